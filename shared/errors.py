@@ -1,0 +1,21 @@
+"""The errors a user can cause or meet. Each message says what is wrong and what to change."""
+
+
+class InvalidRequest(ValueError):
+    """A request that cannot be served as asked; `param` names the field to change."""
+
+    def __init__(self, param: str, message: str) -> None:
+        super().__init__(f"{param}: {message}")
+        self.param = param
+
+
+class InvalidConfig(ValueError):
+    """An engine setting that makes no sense; the message names it and its range."""
+
+
+class SetupError(RuntimeError):
+    """The machine, the model or a file is not as needed. A command prints it as one line and exits with 2."""
+
+
+class EngineError(RuntimeError):
+    """A step of the engine failed (the model raised, memory ran out). Every waiting caller gets it."""
