@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
+from shared.step import ScheduledSequence
+
 EventKind = Literal[
     "queued",  # a request arrived
     "admitted",  # a sequence joined the running batch
@@ -76,6 +78,15 @@ class EventLog:
         event = Event(kind, self.step, now, request_id, index, num_tokens, duration, detail)
         for listener in self._listeners:
             listener(event)
+
+    def emit_run(self, item: ScheduledSequence, started: float, ended: float) -> None:
+        """A step ran this row of its plan."""
+        if self._listeners:
+            kind: EventKind = "decode" if item.is_decode else "chunk"
+            duration = ended - started
+            self.emit(
+                kind, item.seq.request_id, item.seq.index, num_tokens=item.num_tokens, duration=duration, at=ended
+            )
 
     @contextmanager
     def recording(self) -> Iterator[list[Event]]:

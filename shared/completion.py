@@ -1,0 +1,51 @@
+"""Taking sampled tokens into a sequence, and knowing when it is over. Torch-free."""
+
+from collections.abc import Sequence as Seq
+
+from shared.output import StepOutput
+from shared.sequence import Sequence
+from shared.step import SampledToken
+
+
+def accept_tokens(seq: Sequence, tokens: Seq[SampledToken]) -> StepOutput:
+    """Append tokens in order until one ends the sequence; what comes after the end is dropped."""
+    accepted: list[SampledToken] = []
+    text = ""
+    for token in tokens:
+        seq.token_ids.append(token.token_id)
+        accepted.append(token)
+        text += _visible_text(seq, token.token_id)
+        if reason := _finish_reason(seq, token.token_id):
+            text += seq.text_stream.finish()
+            seq.finish(reason)
+            break
+    logprobs = [token.logprobs for token in accepted if token.logprobs is not None]
+    seq.logprobs += logprobs
+    return StepOutput(
+        request_id=seq.request_id,
+        index=seq.index,
+        token_ids=[token.token_id for token in accepted],
+        text=text,
+        finish_reason=seq.finish_reason,
+        logprobs=logprobs or None,
+    )
+
+
+def _visible_text(seq: Sequence, token_id: int) -> str:
+    """The text that may go out after this token; an id that ends the output has none."""
+    if _is_end_token(seq, token_id):
+        return ""
+    return seq.text_stream.push(token_id, check_stop=seq.num_output_tokens >= seq.params.min_tokens)
+
+
+def _finish_reason(seq: Sequence, token_id: int) -> str | None:
+    """The first thing in token order that ends the output decides."""
+    if _is_end_token(seq, token_id) or seq.text_stream.stopped:
+        return "stop"
+    if len(seq.token_ids) >= seq.max_num_tokens:
+        return "length"
+    return None
+
+
+def _is_end_token(seq: Sequence, token_id: int) -> bool:
+    return token_id in seq.eos_token_ids or token_id in seq.params.stop_token_ids

@@ -1,0 +1,214 @@
+"""The step loop of phases 2 to 12: plan -> execute -> apply. It never changes; its three parts do.
+
+    clients --put--> Intake --drain--> Scheduler --plan--> Runner --tokens--> Scheduler.apply --> clients
+
+This file knows neither tensors nor policy: the scheduler decides, the runner computes.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
+from contextlib import contextmanager
+from queue import SimpleQueue
+from typing import Protocol
+
+from shared.engine_thread import EngineThread
+from shared.events import EventLog
+from shared.input_processor import InputProcessor
+from shared.output import RequestOutput, StepOutput
+from shared.request import Request
+from shared.request_state import Deliver, RequestState
+from shared.request_stream import RequestStream, results
+from shared.request_table import RequestTable
+from shared.sequence import Sequence
+from shared.stats import EngineStats, SchedulerStats
+from shared.step import SampledToken, StepPlan
+
+
+class Engine(Protocol):
+    """What every phase offers, 1 to 12."""
+
+    events: EventLog
+
+    def generate(self, requests: Seq[Request]) -> list[RequestOutput]: ...
+    def stream(self, request: Request) -> RequestStream: ...
+    def abort(self, request_id: str) -> None: ...
+    def stats(self) -> EngineStats: ...
+    def close(self) -> None: ...
+
+
+class Scheduler(Protocol):
+    """Owns policy: who runs, how many tokens, and whose memory. Never touches a tensor."""
+
+    def add(self, seq: Sequence) -> None: ...
+    def plan(self) -> StepPlan: ...
+    def apply(self, plan: StepPlan, sampled: list[list[SampledToken]]) -> list[StepOutput]: ...
+    def abort(self, seq: Sequence) -> None: ...
+    def has_unfinished(self) -> bool: ...
+    def stats(self) -> SchedulerStats: ...
+
+
+class Runner(Protocol):
+    """Owns tensors: the model, the K/V, the sampling. Never decides."""
+
+    def execute(self, plan: StepPlan) -> list[list[SampledToken]]:
+        """The tokens sampled for each row of the plan; none for a row that stops short of the last known token."""
+
+    def release(self, seq: Sequence) -> None: ...
+
+
+class Intake(Protocol):
+    """Where requests wait until the step loop takes them in. Safe to use from any thread."""
+
+    def put(self, state: RequestState) -> None: ...
+    def drain(self) -> list[RequestState]: ...
+    def cancel(self, state: RequestState) -> bool: ...
+    def __len__(self) -> int: ...
+
+
+class StepEngine:
+    """Serves requests by running steps (vLLM: `EngineCore`).
+
+    Step it by hand (`add_request`, `step`), or let `generate` and `stream` do it: a thread of the
+    engine's own then runs the steps for as long as there is work. One thread changes the
+    engine's state; every other hands its wishes over and is answered through `deliver`.
+    """
+
+    def step(self) -> list[StepOutput]:
+        """Run one step and return what it added. Raises RuntimeError while the engine's thread does the stepping."""
+        self.thread.check_may_step()
+        with self._stepping, self._failing_together():
+            self._take_in()
+            started = time.perf_counter()
+            plan = self.scheduler.plan()
+            sampled = self.runner.execute(plan)
+            outputs = self.scheduler.apply(plan, sampled)
+            self._hand_out(plan, outputs, started)
+            return outputs
+
+    def __init__(
+        self, *, inputs: InputProcessor, intake: Intake, scheduler: Scheduler, runner: Runner, events: EventLog
+    ) -> None:
+        self.intake = intake
+        self.scheduler = scheduler
+        self.runner = runner
+        self.events = events
+        self.requests = RequestTable(inputs, events)
+        self.thread = EngineThread(self)
+        self._aborted: deque[RequestState] = deque()  # by any thread, for the stepping one
+        self._stepping = threading.RLock()
+
+    # -- what clients call, from any thread -----------------------------------------------------------
+
+    def generate(self, requests: Seq[Request]) -> list[RequestOutput]:
+        """Serve requests together; the answers come in the order of the requests."""
+        return results(self._open_streams(requests))
+
+    def stream(self, request: Request) -> RequestStream:
+        """Serve one request and yield its tokens step by step; closing the stream aborts it."""
+        return self._open_streams([request])[0]
+
+    def add_request(self, request: Request, deliver: Deliver | None = None) -> str:
+        """Queue a request for the steps to come and return its id.
+
+        deliver: called on the stepping thread with each StepOutput; must not block.
+        Raises InvalidRequest for what cannot be served, and for an id that is still in use.
+        """
+        self.thread.settle()
+        return self._enqueue([request], [deliver])[0].request_id
+
+    def submit(self, request: Request, deliver: Deliver) -> str:
+        """`add_request`, and have the engine's thread run it."""
+        request_id = self.add_request(request, deliver)
+        self.thread.wake()
+        return request_id
+
+    def abort(self, request_id: str) -> None:
+        """Drop a request, wherever it is; its memory is back before the next step. Unknown ids are ignored."""
+        if state := self.requests.get(request_id):
+            self._abort(state)
+
+    def has_unfinished(self) -> bool:
+        return len(self.requests) > 0
+
+    def stats(self) -> EngineStats:
+        now = self.scheduler.stats()
+        now.num_waiting += len(self.intake)
+        return self.requests.stats(now)
+
+    def close(self) -> None:
+        """Abort what still runs and stop the thread. The engine serves nothing afterwards."""
+        self.requests.close()
+        self.thread.stop()
+        with self._stepping:
+            for state in self.requests.states():
+                self._drop(state, "abort")
+
+    def _enqueue(self, requests: Seq[Request], delivers: Seq[Deliver | None]) -> list[RequestState]:
+        states = self.requests.register(requests, delivers)
+        for state in states:
+            self.intake.put(state)
+        return states
+
+    def _open_streams(self, requests: Seq[Request]) -> list[RequestStream]:
+        queues: list[SimpleQueue[StepOutput]] = [SimpleQueue() for _ in requests]
+        states = self._enqueue(requests, [queue.put for queue in queues])
+        self.thread.wake()
+        return [RequestStream(state, queue, self._abort) for state, queue in zip(states, queues)]
+
+    def _abort(self, state: RequestState) -> None:
+        self._aborted.append(state)
+        if not self.thread.wake_if_stepping():
+            with self._stepping:
+                self._drop_aborted()
+
+    # -- around the three calls of a step, on the stepping thread ---------------------------------------
+
+    def _take_in(self) -> None:
+        self._drop_aborted()
+        self.events.step += 1
+        for state in self.intake.drain():
+            for seq in state.sequences:
+                self.scheduler.add(seq)
+
+    def _hand_out(self, plan: StepPlan, outputs: list[StepOutput], started: float) -> None:
+        self.requests.totals.num_steps += 1
+        now = time.perf_counter()
+        for item in plan.items:
+            self.requests.note_scheduled(item.seq, started)
+            self.events.emit_run(item, started, now)
+        for output in outputs:
+            if output.finish_reason is not None:
+                self._release(self.requests[output.request_id].sequences[output.index])
+            self.requests.hand_out(output)
+
+    def _drop_aborted(self) -> None:
+        while self._aborted:
+            state = self._aborted.popleft()
+            if not state.is_finished:
+                self._drop(state, "abort")
+
+    def _drop(self, state: RequestState, reason: str, error: str | None = None) -> None:
+        """End a request from outside, wherever it is, and take back what it holds."""
+        if not self.intake.cancel(state):
+            for seq in state.sequences:
+                if not seq.is_finished:
+                    self.scheduler.abort(seq)
+                    self._release(seq)
+        self.requests.end(state, reason, error)
+
+    def _release(self, seq: Sequence) -> None:
+        self.runner.release(seq)
+        self.events.emit("freed", seq.request_id, seq.index)
+
+    @contextmanager
+    def _failing_together(self) -> Iterator[None]:
+        """A step that breaks leaves its batch half done: everyone in the engine is told, and nothing is kept."""
+        try:
+            yield
+        except BaseException as error:
+            for state in self.requests.states():
+                self._drop(state, "error", f"{type(error).__name__}: {error}")
+            raise

@@ -1,0 +1,96 @@
+"""The one thread that steps an engine while there is work, and is woken by events, not by polling.
+
+It starts with the first request that needs it and ends when nothing is left, so that an engine can
+be stepped by hand before and after; a server keeps it (`keep_running`). Torch-free.
+"""
+
+import atexit
+import logging
+import threading
+from typing import Protocol
+
+log = logging.getLogger(__name__)
+
+
+class Steppable(Protocol):
+    def step(self) -> object: ...
+    def has_unfinished(self) -> bool: ...
+
+
+class EngineThread:
+    """Runs `engine.step()` on a thread of its own."""
+
+    def __init__(self, engine: Steppable) -> None:
+        self._engine = engine
+        self._changed = threading.Condition()  # guards what follows
+        self._thread: threading.Thread | None = None
+        self._keeps_running = False
+        self._is_stopping = False
+
+    def wake(self) -> None:
+        """There is work: start the thread, or wake it."""
+        with self._changed:
+            self._is_stopping = False
+            if self._thread is None:
+                # A daemon, stopped by atexit: an abandoned stream must not keep the interpreter alive.
+                self._thread = threading.Thread(target=self._run, name="pageserve-engine", daemon=True)
+                atexit.register(self.stop)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def wake_if_stepping(self) -> bool:
+        """True if the thread is there to do what was handed over; it has been woken for it."""
+        with self._changed:
+            self._changed.notify_all()
+            return self._thread is not None and self._thread is not threading.current_thread()
+
+    def keep_running(self) -> None:
+        """Stay, also without work, until `stop`."""
+        with self._changed:
+            self._keeps_running = True
+        self.wake()
+
+    def stop(self) -> None:
+        """End the thread after the step it is in. Whoever had work in it closes the engine."""
+        with self._changed:
+            self._keeps_running = False
+            self._is_stopping = True
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def settle(self) -> None:
+        """Wait for a thread that is about to end, so that what comes next can be stepped by hand."""
+        thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return
+        if not self._keeps_running and not self._engine.has_unfinished():
+            thread.join()
+
+    def check_may_step(self) -> None:
+        """Raises RuntimeError if the caller would step beside the thread."""
+        self.settle()
+        if self._thread not in (None, threading.current_thread()):
+            raise RuntimeError(
+                "the engine's own thread is stepping it for generate(), stream() or a server; "
+                "step by hand when those are done"
+            )
+
+    def _run(self) -> None:
+        while self._wait_for_work():
+            try:
+                self._engine.step()
+            except Exception:
+                log.exception("a step failed; every request in it was told")
+
+    def _wait_for_work(self) -> bool:
+        """False when the thread should end; decided under the lock, so that no request slips through."""
+        with self._changed:
+            while not self._is_stopping and not self._engine.has_unfinished() and self._keeps_running:
+                self._changed.wait()
+            if self._is_stopping or not self._engine.has_unfinished():
+                self._thread = None
+                atexit.unregister(self.stop)
+                return False
+            return True

@@ -1,0 +1,37 @@
+"""One forward pass of a Hugging Face model over one sequence, with Hugging Face's own K/V cache.
+
+The one place that knows how each transformers version spells it. Letters: T tokens, V vocabulary.
+"""
+
+import inspect
+from functools import lru_cache
+from typing import Any
+
+import torch
+from transformers import DynamicCache
+
+
+def new_cache() -> DynamicCache:
+    """An empty cache; it grows by one K and one V per token and layer."""
+    return DynamicCache()
+
+
+@lru_cache(maxsize=8)
+def _cache_keyword(forward: Any) -> str:
+    """`past_key_values` became `cache` in transformers 5.24."""
+    return "cache" if "cache" in inspect.signature(forward).parameters else "past_key_values"
+
+
+def forward_sequence(model: Any, token_ids: list[int], cache: DynamicCache) -> torch.Tensor:
+    """Run the next tokens of one sequence on top of what `cache` holds; it then holds them too.
+
+    Returns the logits after the last of them, `[V]`. Call it under torch.inference_mode().
+    """
+    input_ids = torch.tensor([token_ids], device=model.device)  # [1, T]
+    output = model(
+        input_ids=input_ids,
+        **{_cache_keyword(type(model).forward): cache},
+        use_cache=True,
+        logits_to_keep=1,
+    )
+    return output.logits[0, -1]  # [V]

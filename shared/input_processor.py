@@ -1,0 +1,92 @@
+"""From a request to the state an engine keeps of it: the checks that need the model's numbers are here."""
+
+import itertools
+import secrets
+import time
+from collections.abc import Container
+from typing import Any
+
+from shared.config import EngineConfig
+from shared.errors import InvalidRequest
+from shared.output import RequestMetrics
+from shared.request import Request
+from shared.request_state import RequestState
+from shared.sequence import Sequence
+from shared.text_stream import NullTextStream, TextStream
+
+
+class InputProcessor:
+    """Checks a request against the model and makes its sequences (vLLM: `InputProcessor`).
+
+    model: a transformers causal LM, read for its vocabulary and EOS ids only.
+    config: resolved, so that max_model_len is a number.
+    """
+
+    def __init__(self, model: Any, config: EngineConfig, tokenizer: Any = None) -> None:
+        self.tokenizer = tokenizer
+        self.vocab_size: int = model.get_input_embeddings().num_embeddings
+        self.eos_token_ids = eos_token_ids(model)
+        self.max_model_len = int(config.max_model_len)
+        self._numbers = itertools.count(1)
+
+    def process(self, request: Request, ids_in_use: Container[str] = ()) -> RequestState:
+        """Raises InvalidRequest, naming the field, for what this model cannot serve."""
+        if not isinstance(request, Request):
+            raise InvalidRequest("request", f"must be a shared.request.Request, got {type(request).__name__}")
+        self._check(request)
+        request_id = request.request_id or self._new_id(ids_in_use)
+        sequences = [self._make_sequence(request, request_id, index) for index in range(request.params.n)]
+        return RequestState(request_id, request, sequences, RequestMetrics(arrival_time=time.perf_counter()))
+
+    def _new_id(self, ids_in_use: Container[str]) -> str:
+        return next(name for n in self._numbers if (name := f"req-{n}") not in ids_in_use)
+
+    def _make_sequence(self, request: Request, request_id: str, index: int) -> Sequence:
+        params = request.params
+        return Sequence(
+            request_id=request_id,
+            index=index,
+            request=request,
+            token_ids=list(request.prompt_token_ids),
+            seed=secrets.randbits(63) if params.seed is None else params.seed,
+            eos_token_ids=frozenset() if params.ignore_eos else self.eos_token_ids,
+            max_num_tokens=min(len(request.prompt_token_ids) + params.max_tokens, self.max_model_len),
+            text_stream=self._text_stream(request),
+        )
+
+    def _text_stream(self, request: Request) -> TextStream | NullTextStream:
+        if self.tokenizer is None:
+            return NullTextStream()
+        return TextStream(self.tokenizer, request.params.stop, request.prompt_token_ids)
+
+    def _check(self, request: Request) -> None:
+        prompt, params = request.prompt_token_ids, request.params
+        if len(prompt) >= self.max_model_len:
+            raise InvalidRequest(
+                "prompt_token_ids",
+                f"has {len(prompt)} tokens, but a sequence may hold {self.max_model_len} with its output; "
+                "shorten the prompt",
+            )
+        for name, ids in (
+            ("prompt_token_ids", prompt),
+            ("stop_token_ids", params.stop_token_ids),
+            ("logit_bias", params.logit_bias or ()),
+        ):
+            if (largest := max(ids, default=0)) >= self.vocab_size:
+                raise InvalidRequest(name, f"token id {largest} is outside the vocabulary (0 to {self.vocab_size - 1})")
+        if params.stop and self.tokenizer is None:
+            raise InvalidRequest("stop", "needs a tokenizer: pass one to build_engine, or use stop_token_ids")
+
+
+def eos_token_ids(model: Any) -> frozenset[int]:
+    """The ids that end an output: generation_config's if it names any, else the model config's."""
+    for config in (getattr(model, "generation_config", None), model.config.get_text_config()):
+        ids = getattr(config, "eos_token_id", None)
+        if ids is not None:
+            return frozenset([ids] if isinstance(ids, int) else ids)
+    return frozenset()
+
+
+def model_max_len(model: Any) -> int:
+    """The longest sequence a model was made for, in tokens."""
+    return int(model.config.get_text_config().max_position_embeddings)

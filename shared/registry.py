@@ -1,0 +1,47 @@
+"""The twelve phases: which exist as packages, and which live elsewhere.
+
+`shared` imports no phase: packages are named as strings and imported when somebody asks for one. Torch-free.
+"""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from shared.errors import SetupError
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One chapter. package: where its engine is. title: what it adds, in a few words."""
+
+    number: int
+    package: str
+    title: str
+
+    @property
+    def label(self) -> str:
+        return f"phase {self.number}: {self.title}"
+
+    def build_engine(self) -> Callable[..., Any]:
+        """The phase's `build_engine(model, config, tokenizer=None, draft_model=None)`."""
+        return importlib.import_module(f"{self.package}.engine").build_engine
+
+
+PHASES: tuple[Phase, ...] = (
+    Phase(1, "phase01_sequential", "one at a time"),
+    Phase(2, "phase02_iteration_scheduling", "scheduling per step"),
+)
+
+
+def newest_phase() -> Phase:
+    return PHASES[-1]
+
+
+def phase_by_number(number: int) -> Phase:
+    """Raises SetupError, listing the phases there are."""
+    for phase in PHASES:
+        if phase.number == number:
+            return phase
+    known = ", ".join(str(phase.number) for phase in PHASES)
+    raise SetupError(f"there is no engine for phase {number}; engines: {known}")

@@ -1,0 +1,72 @@
+"""A request inside an engine: its sequences, its times, and who is told about its tokens. Torch-free."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from shared.output import CompletionOutput, RequestMetrics, RequestOutput, StepOutput
+from shared.request import Request
+from shared.sequence import Sequence
+
+Deliver = Callable[[StepOutput], None]
+
+
+@dataclass(slots=True, eq=False)
+class RequestState:
+    """One request is one unit of delivery and of cancellation, whatever its `n` (vLLM: `RequestState`)."""
+
+    request_id: str
+    request: Request
+    sequences: list[Sequence]
+    metrics: RequestMetrics
+    deliver: Deliver | None = None  # called with every output, on the thread that made it
+    abort_requested: bool = False  # by any thread; the one that runs the request acts on it
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def is_finished(self) -> bool:
+        return all(seq.is_finished for seq in self.sequences)
+
+    def hand_out(self, output: StepOutput) -> None:
+        """Stamp one step's output, keep the times, and pass it on. Called once per sequence and step."""
+        output.time = time.perf_counter()
+        metrics = self.metrics
+        if output.token_ids:
+            metrics.num_output_tokens += len(output.token_ids)
+            metrics.last_token_time = output.time
+            if metrics.first_token_time is None:
+                metrics.first_token_time = output.time
+        if output.error:
+            self.errors.append(output.error)
+        if self.is_finished:
+            metrics.finish_time = output.time
+        if self.deliver is not None:
+            self.deliver(output)
+
+    def end(self, reason: str, error: str | None = None) -> None:
+        """Finish what is unfinished from outside (abort, timeout, error) and say so to the client."""
+        open_sequences = [seq for seq in self.sequences if not seq.is_finished]
+        for seq in open_sequences:
+            seq.finish(reason)
+        for seq in open_sequences:
+            self.hand_out(StepOutput(self.request_id, seq.index, [], "", reason, error=error))
+
+    def output(self) -> RequestOutput:
+        """The whole answer, as far as it has come."""
+        return RequestOutput(
+            request_id=self.request_id,
+            prompt_token_ids=list(self.request.prompt_token_ids),
+            outputs=[_completion(seq) for seq in self.sequences],
+            metrics=self.metrics,
+            errors=self.errors,
+        )
+
+
+def _completion(seq: Sequence) -> CompletionOutput:
+    return CompletionOutput(
+        index=seq.index,
+        token_ids=seq.output_token_ids,
+        text=seq.text_stream.text,
+        finish_reason=seq.finish_reason or "abort",
+        logprobs=seq.logprobs if seq.params.logprobs is not None else None,
+    )

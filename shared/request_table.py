@@ -1,0 +1,96 @@
+"""Every request an engine knows and has not finished, and what it has done in all. Torch-free.
+
+Both kinds of engine keep one: the lock of phase 1 and the step loop of phases 2 to 12.
+"""
+
+import threading
+from collections.abc import Sequence as Seq
+
+from shared.errors import EngineError, InvalidRequest
+from shared.events import EventLog
+from shared.input_processor import InputProcessor
+from shared.output import StepOutput
+from shared.request import Request
+from shared.request_state import Deliver, RequestState
+from shared.sequence import Sequence
+from shared.stats import EngineStats, EngineTotals, SchedulerStats
+
+
+class RequestTable:
+    """request id -> state, from arrival to last token."""
+
+    def __init__(self, inputs: InputProcessor, events: EventLog) -> None:
+        self.totals = EngineTotals()
+        self._inputs = inputs
+        self._events = events
+        self._states: dict[str, RequestState] = {}
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __getitem__(self, request_id: str) -> RequestState:
+        return self._states[request_id]
+
+    def get(self, request_id: str) -> RequestState | None:
+        return self._states.get(request_id)
+
+    def states(self) -> list[RequestState]:
+        with self._lock:
+            return list(self._states.values())
+
+    def register(self, requests: Seq[Request], delivers: Seq[Deliver | None]) -> list[RequestState]:
+        """Check requests and keep their state: all of them, or none and the caller gets the error.
+
+        Raises InvalidRequest (also for an id that is still in use) and, after `close`, EngineError.
+        """
+        with self._lock:
+            if self._is_closed:
+                raise EngineError("the engine is closed; build a new one")
+            new: dict[str, RequestState] = {}
+            for request, deliver in zip(requests, delivers):
+                state = self._inputs.process(request, {*self._states, *new})
+                if state.request_id in self._states or state.request_id in new:
+                    raise InvalidRequest("request_id", f"{state.request_id!r} is in use by a request that is not over")
+                state.deliver = deliver
+                new[state.request_id] = state
+            self._states |= new
+        for state in new.values():
+            self._events.emit("queued", state.request_id, at=state.metrics.arrival_time)
+        return list(new.values())
+
+    def note_scheduled(self, seq: Sequence, at: float) -> None:
+        """A step that began `at` runs tokens of this sequence; the first one ends its request's wait."""
+        metrics = self._states[seq.request_id].metrics
+        if metrics.first_scheduled_time is None:
+            metrics.first_scheduled_time = at
+            self.totals.prompt_tokens += seq.num_prompt_tokens
+
+    def hand_out(self, output: StepOutput) -> None:
+        """Pass a step's output to its client; the request's last one takes it off the table."""
+        state = self._states[output.request_id]
+        self.totals.generated_tokens += len(output.token_ids)
+        state.hand_out(output)
+        if state.is_finished:
+            self._forget(state)
+
+    def end(self, state: RequestState, reason: str, error: str | None = None) -> None:
+        """Finish a request from outside: "abort", "timeout" or "error"."""
+        state.end(reason, error)
+        self._forget(state)
+
+    def close(self) -> None:
+        """Take no more requests."""
+        with self._lock:
+            self._is_closed = True
+
+    def stats(self, now: SchedulerStats) -> EngineStats:
+        return EngineStats.of(now, self.totals, num_requests=len(self))
+
+    def _forget(self, state: RequestState) -> None:
+        reason = state.sequences[-1].finish_reason or "abort"
+        with self._lock:
+            del self._states[state.request_id]
+            self.totals.requests_finished[reason] += 1
+        self._events.emit("finished", state.request_id, num_tokens=state.metrics.num_output_tokens, detail=reason)

@@ -1,0 +1,152 @@
+"""The suite that holds every phase to Hugging Face's greedy output, token for token over the full length.
+
+fp64 on tiny seeded models for breadth; the real model in fp32 for depth. The reference is computed here.
+"""
+
+import itertools
+from typing import Any
+
+import pytest
+
+from shared.config import EngineConfig
+from shared.reference import greedy_reference, top2_margins
+from shared.registry import Phase
+from shared.request import Request, SamplingParams
+from shared.tiny_models import FAMILIES
+from tests.helpers import PA, PB, PC, Q, greedy, open_engine, phase_ids, reference, step_phases, token_lists
+
+PROMPTS = [PA, PB, PC, Q[:40], Q[:1], Q]
+MAX_TOKENS = 24
+
+CHAT_PROMPTS = [
+    "Explain in two sentences why the sky is blue.",
+    "Write a short poem about a lighthouse.",
+    "What is the difference between a list and a tuple in Python?",
+    "Name three things to pack for a rainy hike.",
+    "Summarize the story of Romeo and Juliet in one sentence.",
+    "How do I boil an egg so that the yolk stays soft?",
+    "Give me a riddle about time.",
+    "What causes the tides?",
+]
+
+
+@pytest.fixture(params=sorted(FAMILIES))
+def family(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def expected(family: str, prompts: list[list[int]], max_tokens: int = MAX_TOKENS) -> list[list[int]]:
+    return [list(reference(family, tuple(prompt), max_tokens)) for prompt in prompts]
+
+
+def test_alone_each_prompt_gives_hf_tokens(phase: Phase, family: str) -> None:
+    with open_engine(phase, FAMILIES[family]()) as engine:
+        alone = [engine.generate([greedy(prompt, MAX_TOKENS)])[0].token_ids for prompt in PROMPTS]
+    assert alone == expected(family, PROMPTS)
+
+
+def test_together_each_prompt_gives_hf_tokens(phase: Phase, family: str) -> None:
+    with open_engine(phase, FAMILIES[family]()) as engine:
+        together = token_lists(engine.generate([greedy(prompt, MAX_TOKENS) for prompt in PROMPTS]))
+    assert together == expected(family, PROMPTS)
+
+
+@pytest.mark.parametrize("max_batch_size", [1, 2, 4])
+def test_batch_size_changes_nothing(phase: Phase, family: str, max_batch_size: int) -> None:
+    with open_engine(phase, FAMILIES[family](), max_batch_size=max_batch_size) as engine:
+        outputs = token_lists(engine.generate([greedy(prompt, MAX_TOKENS) for prompt in PROMPTS]))
+    assert outputs == expected(family, PROMPTS)
+
+
+def test_order_of_arrival_changes_nothing(phase: Phase) -> None:
+    prompts = [PA, PB, Q[:40], Q[:1]]
+    with open_engine(phase, max_batch_size=3) as engine:
+        for order in itertools.permutations(prompts):
+            outputs = token_lists(engine.generate([greedy(prompt, 12) for prompt in order]))
+            assert outputs == expected("llama", list(order), 12)
+
+
+def test_a_short_sequence_is_not_changed_by_a_long_neighbour(phase: Phase, family: str) -> None:
+    with open_engine(phase, FAMILIES[family]()) as engine:
+        short, long = token_lists(engine.generate([greedy(Q[:1], MAX_TOKENS), greedy(Q + Q + PA, 40)]))
+    assert short == expected(family, [Q[:1]])[0]
+    assert long == expected(family, [Q + Q + PA], 40)[0]
+
+
+@pytest.mark.parametrize("phase", step_phases, ids=phase_ids[1:])
+@pytest.mark.parametrize("steps_before", [1, 2, 5, 11])
+def test_joining_midway_changes_nobody(phase: Phase, family: str, steps_before: int) -> None:
+    tokens: dict[str, list[int]] = {"early": [], "late": []}
+    with open_engine(phase, FAMILIES[family]()) as engine:
+        engine.add_request(Request(PA, SamplingParams(max_tokens=MAX_TOKENS, ignore_eos=True), request_id="early"))
+        for step in itertools.count(1):
+            for output in engine.step():
+                tokens[output.request_id] += output.token_ids
+            if step == steps_before:
+                late = Request(Q[:40], SamplingParams(max_tokens=MAX_TOKENS, ignore_eos=True), request_id="late")
+                engine.add_request(late)
+            if step > steps_before and not engine.has_unfinished():
+                break
+    assert [tokens["early"], tokens["late"]] == expected(family, [PA, Q[:40]])
+
+
+def test_every_length_of_output_is_a_prefix_of_the_longest(phase: Phase) -> None:
+    with open_engine(phase) as engine:
+        outputs = token_lists(engine.generate([greedy(PA, n) for n in range(1, MAX_TOKENS + 1)]))
+    longest = expected("llama", [PA])[0]
+    assert outputs == [longest[:n] for n in range(1, MAX_TOKENS + 1)]
+
+
+@pytest.mark.parametrize("eos", [(62,), (11, 28), (91, 11), (96,)])
+def test_any_eos_of_the_list_ends_where_hf_ends(phase: Phase, eos: tuple[int, ...]) -> None:
+    model = FAMILIES["llama"]()
+    model.generation_config.eos_token_id = list(eos)
+    with open_engine(phase, model) as engine:
+        outputs = engine.generate([greedy(p, MAX_TOKENS, ignore_eos=False) for p in (PA, PB)])
+    assert token_lists(outputs) == [list(reference("llama", tuple(p), MAX_TOKENS, eos)) for p in (PA, PB)]
+    for output in outputs:
+        assert output.finish_reason == ("stop" if output.token_ids[-1] in eos else "length")
+
+
+def test_streamed_tokens_are_the_generated_ones(phase: Phase, family: str) -> None:
+    with open_engine(phase, FAMILIES[family]()) as engine:
+        streamed = [token for output in engine.stream(greedy(Q[:40], MAX_TOKENS)) for token in output.token_ids]
+    assert streamed == expected(family, [Q[:40]])[0]
+
+
+@pytest.fixture(scope="module")
+def chat_prompt_ids(real_reference: Any) -> list[list[int]]:
+    return [
+        real_reference.tokenizer.apply_chat_template(
+            [{"role": "user", "content": text}], add_generation_prompt=True, tokenize=True, return_dict=False
+        )
+        for text in CHAT_PROMPTS
+    ]
+
+
+@pytest.fixture(scope="module")
+def real_expected(real_reference: Any, chat_prompt_ids: list[list[int]]) -> list[list[int]]:
+    model = real_reference.model
+    return [greedy_reference(model, prompt, 64) for prompt in chat_prompt_ids]
+
+
+@pytest.mark.real_model
+def test_the_real_model_gives_hf_tokens_on_eight_chats_together(
+    phase: Phase, real_model: Any, chat_prompt_ids: list[list[int]], real_expected: list[list[int]]
+) -> None:
+    engine = phase.build_engine()(real_model.model, EngineConfig(), real_model.tokenizer)
+    outputs = engine.generate([greedy(prompt, 64) for prompt in chat_prompt_ids])
+    engine.close()
+    assert token_lists(outputs) == real_expected
+
+
+@pytest.mark.real_model
+def test_the_reference_is_never_near_a_tie_on_these_chats(
+    real_reference: Any, chat_prompt_ids: list[list[int]], real_expected: list[list[int]]
+) -> None:
+    """Else the comparison above would test luck: fp32 noise on these logits is below 1e-4."""
+    margins = [
+        min(top2_margins(real_reference.model, prompt, output))
+        for prompt, output in zip(chat_prompt_ids, real_expected)
+    ]
+    assert min(margins) > 1e-3
