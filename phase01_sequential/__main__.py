@@ -1,7 +1,6 @@
-"""`python -m phase01_sequential generate "The capital of France is"`"""
+"""`python -m phase01_sequential generate "Why is the sky blue?" "Two plus two is"`"""
 
-from phase01_sequential.engine import build_engine
 from shared import cli
 
 if __name__ == "__main__":
-    cli.main(build_engine, phase=1)
+    cli.main(phase=1)

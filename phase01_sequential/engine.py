@@ -12,7 +12,6 @@ from queue import SimpleQueue
 from typing import Any
 
 import torch
-from shared.sampler import Sampler
 
 from phase01_sequential.turnstile import Turnstile
 from shared.completion import accept_tokens
@@ -26,6 +25,7 @@ from shared.request import Request
 from shared.request_state import Deliver, RequestState
 from shared.request_stream import RequestStream, results
 from shared.request_table import RequestTable
+from shared.sampler import Sampler
 from shared.sequence import Sequence, Status
 from shared.stats import EngineStats, SchedulerStats
 from shared.step import ScheduledSequence
@@ -79,11 +79,17 @@ class SequentialEngine:
 
     def generate(self, requests: Seq[Request]) -> list[RequestOutput]:
         """Serve requests one after another; all of them arrived now. The answers come in order."""
-        return results(self._open_streams(requests))
+        return results(self.streams(requests))
 
     def stream(self, request: Request) -> RequestStream:
         """Serve one request and yield its tokens one by one; closing the stream ends it and frees the lock."""
-        return self._open_streams([request])[0]
+        return self.streams([request])[0]
+
+    def streams(self, requests: Seq[Request]) -> list[RequestStream]:
+        """A stream for each request; they are served in this order."""
+        queues: list[SimpleQueue[StepOutput]] = [SimpleQueue() for _ in requests]
+        states = self._start(requests, [queue.put for queue in queues])
+        return [RequestStream(state, queue, self._abort) for state, queue in zip(states, queues)]
 
     def submit(self, request: Request, deliver: Deliver) -> str:
         """Join the line; `deliver` is called with each StepOutput, on the request's own thread."""
@@ -105,11 +111,6 @@ class SequentialEngine:
         for state in self.requests.states():
             self._abort(state)
         self._turnstile.wait_until_empty()
-
-    def _open_streams(self, requests: Seq[Request]) -> list[RequestStream]:
-        queues: list[SimpleQueue[StepOutput]] = [SimpleQueue() for _ in requests]
-        states = self._start(requests, [queue.put for queue in queues])
-        return [RequestStream(state, queue, self._abort) for state, queue in zip(states, queues)]
 
     def _start(self, requests: Seq[Request], delivers: Seq[Deliver]) -> list[RequestState]:
         states = self.requests.register(requests, delivers)

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from shared.sampler import Sampler
-
 from phase02_iteration_scheduling.intake import Intake
 from phase02_iteration_scheduling.runner import SequenceRunner
 from phase02_iteration_scheduling.scheduler import Scheduler
@@ -12,6 +10,7 @@ from shared.engine import StepEngine
 from shared.engine_setup import resolve_for_model
 from shared.events import EventLog
 from shared.input_processor import InputProcessor
+from shared.sampler import Sampler
 
 
 def build_engine(

@@ -7,10 +7,10 @@ Letters: T tokens of one sequence in this step, B sequences that are sampled, V 
 from typing import Any
 
 import torch
-from shared.sampler import Sampler
 from transformers import DynamicCache
 
 from shared.hf_forward import forward_sequence, new_cache
+from shared.sampler import Sampler
 from shared.sequence import Sequence
 from shared.step import SampledToken, ScheduledSequence, StepPlan
 

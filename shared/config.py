@@ -108,7 +108,7 @@ def resolve_config(config: EngineConfig, *, device: str, model_max_len: int) -> 
     Raises InvalidConfig if max_model_len is over what the model was made for.
     """
     on_cuda = device == "cuda"
-    auto = {
+    auto: dict[str, Any] = {
         "max_batch_size": 64 if on_cuda else 8,
         "prefill_budget_tokens": 2048 if on_cuda else 512,
         "prefill_chunk_size": 512 if on_cuda else 128,

@@ -34,6 +34,8 @@ class Engine(Protocol):
 
     def generate(self, requests: Seq[Request]) -> list[RequestOutput]: ...
     def stream(self, request: Request) -> RequestStream: ...
+    def streams(self, requests: Seq[Request]) -> list[RequestStream]: ...
+    def submit(self, request: Request, deliver: Deliver) -> str: ...
     def abort(self, request_id: str) -> None: ...
     def stats(self) -> EngineStats: ...
     def close(self) -> None: ...
@@ -104,11 +106,18 @@ class StepEngine:
 
     def generate(self, requests: Seq[Request]) -> list[RequestOutput]:
         """Serve requests together; the answers come in the order of the requests."""
-        return results(self._open_streams(requests))
+        return results(self.streams(requests))
 
     def stream(self, request: Request) -> RequestStream:
         """Serve one request and yield its tokens step by step; closing the stream aborts it."""
-        return self._open_streams([request])[0]
+        return self.streams([request])[0]
+
+    def streams(self, requests: Seq[Request]) -> list[RequestStream]:
+        """Serve requests together, each with a stream of its own."""
+        queues: list[SimpleQueue[StepOutput]] = [SimpleQueue() for _ in requests]
+        states = self._enqueue(requests, [queue.put for queue in queues])
+        self.thread.wake()
+        return [RequestStream(state, queue, self._abort) for state, queue in zip(states, queues)]
 
     def add_request(self, request: Request, deliver: Deliver | None = None) -> str:
         """Queue a request for the steps to come and return its id.
@@ -151,12 +160,6 @@ class StepEngine:
         for state in states:
             self.intake.put(state)
         return states
-
-    def _open_streams(self, requests: Seq[Request]) -> list[RequestStream]:
-        queues: list[SimpleQueue[StepOutput]] = [SimpleQueue() for _ in requests]
-        states = self._enqueue(requests, [queue.put for queue in queues])
-        self.thread.wake()
-        return [RequestStream(state, queue, self._abort) for state, queue in zip(states, queues)]
 
     def _abort(self, state: RequestState) -> None:
         self._aborted.append(state)

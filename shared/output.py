@@ -31,6 +31,7 @@ class StepOutput:
     logprobs: list[TokenLogprobs] | None = None  # one per token id, if asked for
     error: str | None = None  # with finish_reason "error"
     time: float = 0.0  # seconds, time.perf_counter(); set when the engine hands it out
+    metrics: "RequestMetrics | None" = None  # set on the last output of the whole request
 
 
 @dataclass(slots=True)

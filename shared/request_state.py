@@ -40,6 +40,7 @@ class RequestState:
             self.errors.append(output.error)
         if self.is_finished:
             metrics.finish_time = output.time
+            output.metrics = metrics
         if self.deliver is not None:
             self.deliver(output)
 

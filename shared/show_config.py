@@ -1,0 +1,58 @@
+"""`--show-config`: every resolved setting, why it is what it is, and whether this model fits."""
+
+from collections.abc import Iterator
+
+import psutil
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from shared.config import EngineConfig, resolve_config
+from shared.input_processor import model_max_len
+from shared.kv_sizing import kv_bytes_per_token
+from shared.model_loader import LoadedModel
+from shared.registry import Phase
+
+Row = tuple[str, str, str]  # setting, value, reason
+
+
+def print_config(config: EngineConfig, loaded: LoadedModel, chapter: Phase) -> None:
+    """A table on stderr, so that what the command itself prints stays clean."""
+    table = Table("setting", "value", "why", title=f"{chapter.label}, as configured", title_justify="left")
+    for row in config_rows(config, loaded):
+        table.add_row(*row)
+    Console(stderr=True).print(table)
+
+
+def config_rows(config: EngineConfig, loaded: LoadedModel) -> Iterator[Row]:
+    """Raises InvalidConfig where a setting does not go with the model."""
+    model_len = model_max_len(loaded.model)
+    resolved, reasons = resolve_config(config, device=loaded.device.type, model_max_len=model_len)
+    yield "model", loaded.name, loaded.reasons["model"]
+    yield "dtype", str(loaded.dtype).removeprefix("torch."), loaded.reasons["dtype"]
+    yield "device", str(loaded.device), loaded.reasons["device"]
+    yield "threads", str(torch.get_num_threads()), "torch's choice; OMP_NUM_THREADS sets it"
+    for name, reason in sorted(reasons.items()):
+        yield name, str(getattr(resolved, name)), reason
+    yield from memory_rows(resolved, loaded)
+
+
+def memory_rows(config: EngineConfig, loaded: LoadedModel) -> Iterator[Row]:
+    """Weights, K/V at its largest, and what the device has left for it."""
+    weights = sum(p.numel() * p.element_size() for p in loaded.model.parameters())
+    per_token = kv_bytes_per_token(loaded.model.config, loaded.dtype.itemsize)
+    worst = per_token * int(config.max_batch_size) * int(config.max_model_len)
+    free = _free_bytes(loaded.device)
+    yield "weights", _mib(weights), "in memory now"
+    yield "K/V per token", f"{per_token:,} bytes", "2 x layers x KV heads x head_dim x bytes per number"
+    yield "K/V at most", _mib(worst), f"{config.max_batch_size} sequences of {config.max_model_len} tokens"
+    verdict = "yes" if worst <= free else "only shorter sequences, or fewer at once"
+    yield "fits", verdict, f"{_mib(free)} free for K/V"
+
+
+def _free_bytes(device: torch.device) -> int:
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+
+
+def _mib(num_bytes: int) -> str:
+    return f"{num_bytes / 2**20:,.0f} MiB"
