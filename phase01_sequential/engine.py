@@ -115,6 +115,7 @@ class SequentialEngine:
     def _start(self, requests: Seq[Request], delivers: Seq[Deliver]) -> list[RequestState]:
         states = self.requests.register(requests, delivers)
         for state in states:
+            self.events.emit("queued", state.request_id, at=state.metrics.arrival_time)
             self._turnstile.join(state)  # here and not on the thread: first called, first served
             threading.Thread(target=self._serve, args=(state,), name=state.request_id, daemon=True).start()
         return states

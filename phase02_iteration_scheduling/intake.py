@@ -4,6 +4,7 @@ It takes everybody, however many there are. Phase 3 puts a queue with limits in 
 """
 
 from collections import deque
+from collections.abc import Sequence
 
 from shared.request_state import RequestState
 
@@ -17,15 +18,23 @@ class Intake:
     def __len__(self) -> int:
         return sum(len(state.sequences) for state in list(self._arrived))
 
-    def put(self, state: RequestState) -> None:
-        self._arrived.append(state)
+    def put(self, states: Sequence[RequestState]) -> None:
+        self._arrived.extend(states)
 
-    def drain(self) -> list[RequestState]:
-        """Everything that has arrived, in order."""
-        return [self._arrived.popleft() for _ in range(len(self._arrived))]
+    def drain(self, num_sequences: int) -> list[RequestState]:
+        """The oldest requests, up to this many sequences (the last request may bring more)."""
+        drained: list[RequestState] = []
+        while num_sequences > 0 and self._arrived:
+            drained.append(self._arrived.popleft())
+            num_sequences -= len(drained[-1].sequences)
+        return drained
+
+    def expired(self) -> list[RequestState]:
+        """Nobody: here everyone waits for as long as it takes."""
+        return []
 
     def cancel(self, state: RequestState) -> bool:
-        """True if the request was still here; it never reaches the scheduler then."""
+        """True if the request was still here; the scheduler never sees it then."""
         try:
             self._arrived.remove(state)
         except ValueError:

@@ -28,8 +28,9 @@ class Scheduler:
     def add(self, seq: Sequence) -> None:
         self.waiting.append(seq)
 
-    def has_unfinished(self) -> bool:
-        return bool(self.waiting or self.running)
+    def num_free_slots(self) -> int:
+        """How many more sequences it could use; who finds no slot stays in the intake."""
+        return max(0, self.max_batch_size - len(self.running) - len(self.waiting))
 
     def plan(self) -> StepPlan:
         """One step's work: whatever is uncomputed. That is a whole prompt at first, one token from then on."""

@@ -15,6 +15,7 @@ from queue import SimpleQueue
 from typing import Protocol
 
 from shared.engine_thread import EngineThread
+from shared.errors import QueueFull
 from shared.events import EventLog
 from shared.input_processor import InputProcessor
 from shared.output import RequestOutput, StepOutput
@@ -48,7 +49,7 @@ class Scheduler(Protocol):
     def plan(self) -> StepPlan: ...
     def apply(self, plan: StepPlan, sampled: list[list[SampledToken]]) -> list[StepOutput]: ...
     def abort(self, seq: Sequence) -> None: ...
-    def has_unfinished(self) -> bool: ...
+    def num_free_slots(self) -> int: ...
     def stats(self) -> SchedulerStats: ...
 
 
@@ -64,10 +65,20 @@ class Runner(Protocol):
 class Intake(Protocol):
     """Where requests wait until the step loop takes them in. Safe to use from any thread."""
 
-    def put(self, state: RequestState) -> None: ...
-    def drain(self) -> list[RequestState]: ...
-    def cancel(self, state: RequestState) -> bool: ...
-    def __len__(self) -> int: ...
+    def put(self, states: Seq[RequestState]) -> None:
+        """All or none. Raises QueueFull where there is a limit."""
+
+    def drain(self, num_sequences: int) -> list[RequestState]:
+        """The oldest requests, up to this many sequences (the last request may bring more)."""
+
+    def expired(self) -> list[RequestState]:
+        """Requests that have waited too long and were never scheduled."""
+
+    def cancel(self, state: RequestState) -> bool:
+        """True if the request was still here; the scheduler never sees it then."""
+
+    def __len__(self) -> int:
+        """Sequences that wait here."""
 
 
 class StepEngine:
@@ -123,7 +134,7 @@ class StepEngine:
         """Queue a request for the steps to come and return its id.
 
         deliver: called on the stepping thread with each StepOutput; must not block.
-        Raises InvalidRequest for what cannot be served, and for an id that is still in use.
+        Raises InvalidRequest for what cannot be served (an id that is still in use too), QueueFull from phase 3 on.
         """
         self.thread.settle()
         return self._enqueue([request], [deliver])[0].request_id
@@ -157,8 +168,13 @@ class StepEngine:
 
     def _enqueue(self, requests: Seq[Request], delivers: Seq[Deliver | None]) -> list[RequestState]:
         states = self.requests.register(requests, delivers)
+        try:
+            self.intake.put(states)
+        except QueueFull:
+            self.requests.unregister(states)
+            raise
         for state in states:
-            self.intake.put(state)
+            self.events.emit("queued", state.request_id, at=state.metrics.arrival_time)
         return states
 
     def _abort(self, state: RequestState) -> None:
@@ -172,7 +188,9 @@ class StepEngine:
     def _take_in(self) -> None:
         self._drop_aborted()
         self.events.step += 1
-        for state in self.intake.drain():
+        for state in self.intake.expired():
+            self._drop(state, "timeout")
+        for state in self.intake.drain(self.scheduler.num_free_slots()):
             for seq in state.sequences:
                 self.scheduler.add(seq)
 

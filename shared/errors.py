@@ -19,3 +19,11 @@ class SetupError(RuntimeError):
 
 class EngineError(RuntimeError):
     """A step of the engine failed (the model raised, memory ran out). Every waiting caller gets it."""
+
+
+class QueueFull(RuntimeError):
+    """As many requests wait as may wait. Try again in about `retry_after_s` seconds."""
+
+    def __init__(self, capacity: int, retry_after_s: float = 1.0) -> None:
+        super().__init__(f"{capacity} requests are waiting already; try again in {retry_after_s:.0f} s")
+        self.retry_after_s = retry_after_s

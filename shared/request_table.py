@@ -56,9 +56,13 @@ class RequestTable:
                 state.deliver = deliver
                 new[state.request_id] = state
             self._states |= new
-        for state in new.values():
-            self._events.emit("queued", state.request_id, at=state.metrics.arrival_time)
         return list(new.values())
+
+    def unregister(self, states: Seq[RequestState]) -> None:
+        """Take back a registration that could not be followed up."""
+        with self._lock:
+            for state in states:
+                del self._states[state.request_id]
 
     def note_scheduled(self, seq: Sequence, at: float) -> None:
         """A step that began `at` runs tokens of this sequence; the first one ends its request's wait."""
