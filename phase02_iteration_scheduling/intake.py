@@ -18,7 +18,7 @@ class Intake:
     def __len__(self) -> int:
         return sum(len(state.sequences) for state in list(self._arrived))
 
-    def put(self, states: Sequence[RequestState]) -> None:
+    def put(self, states: Sequence[RequestState], *, is_patient: bool = False) -> None:  # noqa: ARG002 - all are
         self._arrived.extend(states)
 
     def drain(self, num_sequences: int) -> list[RequestState]:

@@ -65,8 +65,8 @@ class Runner(Protocol):
 class Intake(Protocol):
     """Where requests wait until the step loop takes them in. Safe to use from any thread."""
 
-    def put(self, states: Seq[RequestState]) -> None:
-        """All or none. Raises QueueFull where there is a limit."""
+    def put(self, states: Seq[RequestState], *, is_patient: bool = False) -> None:
+        """All or none. Raises QueueFull where there is a limit; patient callers wait for as long as it takes."""
 
     def drain(self, num_sequences: int) -> list[RequestState]:
         """The oldest requests, up to this many sequences (the last request may bring more)."""
@@ -116,19 +116,16 @@ class StepEngine:
     # -- what clients call, from any thread -----------------------------------------------------------
 
     def generate(self, requests: Seq[Request]) -> list[RequestOutput]:
-        """Serve requests together; the answers come in the order of the requests."""
-        return results(self.streams(requests))
+        """Serve requests together, however many; the answers come in the order of the requests."""
+        return results(self._open(requests, is_patient=True))
 
     def stream(self, request: Request) -> RequestStream:
         """Serve one request and yield its tokens step by step; closing the stream aborts it."""
         return self.streams([request])[0]
 
     def streams(self, requests: Seq[Request]) -> list[RequestStream]:
-        """Serve requests together, each with a stream of its own."""
-        queues: list[SimpleQueue[StepOutput]] = [SimpleQueue() for _ in requests]
-        states = self._enqueue(requests, [queue.put for queue in queues])
-        self.thread.wake()
-        return [RequestStream(state, queue, self._abort) for state, queue in zip(states, queues)]
+        """Serve requests together, each with a stream of its own. Raises what `add_request` raises."""
+        return self._open(requests, is_patient=False)
 
     def add_request(self, request: Request, deliver: Deliver | None = None) -> str:
         """Queue a request for the steps to come and return its id.
@@ -166,10 +163,18 @@ class StepEngine:
             for state in self.requests.states():
                 self._drop(state, "abort")
 
-    def _enqueue(self, requests: Seq[Request], delivers: Seq[Deliver | None]) -> list[RequestState]:
+    def _open(self, requests: Seq[Request], *, is_patient: bool) -> list[RequestStream]:
+        queues: list[SimpleQueue[StepOutput]] = [SimpleQueue() for _ in requests]
+        states = self._enqueue(requests, [queue.put for queue in queues], is_patient)
+        self.thread.wake()
+        return [RequestStream(state, queue, self._abort) for state, queue in zip(states, queues)]
+
+    def _enqueue(
+        self, requests: Seq[Request], delivers: Seq[Deliver | None], is_patient: bool = False
+    ) -> list[RequestState]:
         states = self.requests.register(requests, delivers)
         try:
-            self.intake.put(states)
+            self.intake.put(states, is_patient=is_patient)
         except QueueFull:
             self.requests.unregister(states)
             raise

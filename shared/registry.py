@@ -31,6 +31,8 @@ class Phase:
 PHASES: tuple[Phase, ...] = (
     Phase(1, "phase01_sequential", "one at a time"),
     Phase(2, "phase02_iteration_scheduling", "scheduling per step"),
+    Phase(3, "phase03_request_queue", "a queue with limits"),
+    Phase(4, "phase04_chunked_prefill", "chunked prefill"),
 )
 
 
