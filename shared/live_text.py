@@ -13,12 +13,13 @@ from shared.prompts import Prompt
 
 def stream_one(engine: Any, prompts: list[Prompt], out: TextIO) -> None:
     """The answer to a single prompt, piece by piece."""
-    try:
-        for output in engine.stream(prompts[0].request):
-            out.write(output.text)
-            out.flush()
-    finally:
-        out.write("\n")
+    with engine.stream(prompts[0].request) as stream:
+        try:
+            for output in stream:
+                out.write(output.text)
+                out.flush()
+        finally:
+            out.write("\n")
 
 
 def stream_together(engine: Any, prompts: list[Prompt], out: TextIO) -> None:

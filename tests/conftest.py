@@ -1,6 +1,5 @@
-"""Fixtures of the whole suite: one thread for tiny models, and the real model once per session."""
+"""Fixtures of the whole suite: every phase in turn, and the real model."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,14 +15,9 @@ def phase(request: pytest.FixtureRequest) -> Phase:
     return request.param
 
 
-@pytest.fixture(autouse=True)
-def one_thread_for_tiny_models(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Tiny matrices gain nothing from a second thread, and lose when two processes share two cores."""
-    before = torch.get_num_threads()
-    if not request.node.get_closest_marker("real_model"):
-        torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def pytest_configure() -> None:
+    """One thread: tiny matrices gain nothing from more, and two teams of threads on two cores ruin each other."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +33,7 @@ def real_reference(real_model_folder: str) -> Any:
     """The default model for the reference, never given to an engine."""
     from shared.model_loader import load_model
 
-    return load_model(real_model_folder)
+    return load_model(real_model_folder, dtype="float32", device="cpu")
 
 
 @pytest.fixture
@@ -47,4 +41,4 @@ def real_model(real_model_folder: str) -> Any:
     """The default model for one engine, which owns it from then on."""
     from shared.model_loader import load_model
 
-    return load_model(real_model_folder)
+    return load_model(real_model_folder, dtype="float32", device="cpu")

@@ -1,0 +1,185 @@
+"""The command line of the benchmark suite: what can be asked, and what it means."""
+
+import argparse
+from collections.abc import Callable
+from typing import NoReturn
+
+from shared.bench.workloads import SHAPES, num_of
+from shared.errors import SetupError
+from shared.model_loader import DTYPES
+from shared.registry import PHASES, Phase, phase_by_number
+
+EXAMPLES = """examples:
+  python -m shared.bench offline --tiny --repeats 2          does it work? (a random tiny model, under a minute)
+  python -m shared.bench offline --workloads A               the random workload, a quarter of its requests
+  python -m shared.bench offline --phases 1 --baselines hf --workloads C    phase 1 against Hugging Face
+  python -m shared.bench step-cost                           what the step loop itself costs
+  python -m shared.bench tables --check                      are the READMEs' tables what was measured?
+
+exit codes: 0 done, 1 a system failed or a table is not right, 2 something has to be mended first, 130 Ctrl-C"""
+
+WORKLOADS = "workloads (output lengths are forced; all requests come at once):\n" + "\n".join(
+    f"  {shape.key}  {shape.name}, {num_of(shape.num_requests, shape.num_requests)}: {shape.stresses}"
+    for shape in SHAPES.values()
+)
+
+HOW_TO_READ = """how to read it: the host's speed drifts, by half and more within minutes. So systems run in turns,
+round after round; "ratio" compares two runs of the same round, and the median of these ratios counts, with the
+smallest and the largest beside it. "exact" counts the requests whose tokens are those of HF alone in fp32. TTFT
+is high by design: everything comes at once, and it counts the wait. Run nothing else meanwhile."""
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message}; {self.prog} --help explains\n")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = OneLineParser(
+        prog="python -m shared.bench",
+        description="Measures the phases beside Hugging Face, keeps what was measured, and makes the tables from it.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_offline(_add(commands, "offline", "throughput and latency of every phase", f"{WORKLOADS}\n\n{HOW_TO_READ}"))
+    _add_step_cost(_add(commands, "step-cost", "milliseconds a step costs beside the model", STEP_COST))
+    _add_tables(_add(commands, "tables", "write the READMEs' tables from the published results", TABLES))
+    return parser
+
+
+STEP_COST = """A stand-in for the runner gives each sequence the same token at once, so a step is only planning,
+bookkeeping and handing out. Median over the steps of a repeat, then over the repeats. Aim: under 0.3 ms at 8.
+Phase 1 has no steps and is left out."""
+
+TABLES = """A README asks for a table with a pair of lines, each at the beginning of its line:
+
+  <!-- bench:offline workload=A columns=system,tok_s,ratio systems=hf,phase02 -->
+  <!-- /bench -->
+
+options: workload, dtype, model and file choose the result (the newest that fits), systems and columns what is
+shown of it; all may be left out. Results measured before their systems' code changed are listed, which is no error."""
+
+
+def _add(
+    commands: "argparse._SubParsersAction[OneLineParser]", name: str, summary: str, explanation: str
+) -> argparse.ArgumentParser:
+    return commands.add_parser(
+        name,
+        help=summary,
+        description=summary[0].upper() + summary[1:] + ".",
+        epilog=explanation,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def _add_offline(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_argument_group("what to compare")
+    what.add_argument("--workloads", type=_listed(str), default=list(SHAPES), metavar="A,B,..", help="default: all")
+    _add_phases(what)
+    what.add_argument(
+        "--baselines",
+        type=_baselines,
+        default=["hf", "hf-static"],
+        metavar="NAMES",
+        help="of hf,hf-static, or none; default: both",
+    )
+    what.add_argument(
+        "--base", metavar="NAME", help="the system that ratios refer to, such as phase02; default: the first"
+    )
+    how = parser.add_argument_group("how much, and with what")
+    how.add_argument(
+        "--scale", type=float, default=0.25, metavar="SHARE", help="share of the requests, in (0, 1]; default: 0.25"
+    )
+    how.add_argument(
+        "--slow-scale",
+        type=float,
+        default=1.0,
+        metavar="SHARE",
+        help="share of those for hf and phases 1 to 6; rows say so; default: 1",
+    )
+    how.add_argument("--seed", type=int, default=0, metavar="N", help="of the workloads; default: 0")
+    model = how.add_mutually_exclusive_group()
+    model.add_argument("--model", help="a folder, a .gguf file or a hub id; default: SmolLM2-135M-Instruct")
+    model.add_argument("--tiny", action="store_true", help="a random two-layer model: for trying the command only")
+    how.add_argument(
+        "--dtype",
+        choices=[name for name in DTYPES if name != "auto"],
+        default="float32",
+        metavar="TYPE",
+        help="float32 (the default), bfloat16, float16 or float64",
+    )
+    how.add_argument("--threads", type=_count, metavar="N", help="torch's threads; default: torch's own choice")
+    how.add_argument("--max-batch-size", type=_count, metavar="N", help="of the phases; default: the phases' own")
+    how.add_argument("--static-batch-size", type=_count, metavar="N", default=32, help="of hf-static; default: 32")
+    _add_keeping(parser)
+
+
+def _add_step_cost(parser: argparse.ArgumentParser) -> None:
+    _add_phases(parser)
+    parser.add_argument(
+        "--sequences",
+        type=_listed(_count),
+        default=[1, 8, 32],
+        metavar="N,N,..",
+        help="running at once; default: 1,8,32",
+    )
+    parser.add_argument("--steps", type=_count, metavar="N", default=500, help="steps of a repeat; default: 500")
+    _add_keeping(parser)
+
+
+def _add_tables(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; exit 1 if a table is not what it should be"
+    )
+    parser.add_argument("--root", metavar="DIR", help="the repository; default: this one")
+
+
+def _add_phases(parser: "argparse._ActionsContainer") -> None:
+    parser.add_argument(
+        "--phases", type=_phases, default=list(PHASES), metavar="1,2,..", help="all (the default), none, or numbers"
+    )
+
+
+def _add_keeping(parser: argparse.ArgumentParser) -> None:
+    keeping = parser.add_argument_group("what becomes of it")
+    keeping.add_argument(
+        "--repeats",
+        type=_count,
+        metavar="N",
+        default=5,
+        help="rounds; five or more for a number to rely on; default: 5",
+    )
+    keeping.add_argument("--out", default="results", metavar="DIR", help="where the JSON goes; default: results")
+    keeping.add_argument("--publish", action="store_true", help="into shared/bench/published instead, for the READMEs")
+
+
+def _phases(text: str) -> list[Phase]:
+    if text in ("all", "none"):
+        return list(PHASES) if text == "all" else []
+    try:
+        return [phase_by_number(number) for number in _listed(_count)(text)]
+    except SetupError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _baselines(text: str) -> list[str]:
+    names = [] if text == "none" else text.split(",")
+    if unknown := set(names) - {"hf", "hf-static"}:
+        raise argparse.ArgumentTypeError(f"{unknown.pop()!r} is not hf, hf-static or none")
+    return names
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1, got {text!r}")
+    return int(text)
+
+
+def _listed(read: Callable[[str], object]) -> Callable[[str], list]:
+    def values_separated_by_commas(text: str) -> list:
+        return [read(part) for part in text.split(",")]
+
+    return values_separated_by_commas

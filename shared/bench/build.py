@@ -1,0 +1,75 @@
+"""From a system's spec to the system, in the process that will run it."""
+
+from dataclasses import replace
+from typing import Any, Protocol
+
+import torch
+
+from shared.bench.hf_baselines import HFBatches, HFReference
+from shared.bench.latency import Served
+from shared.bench.phase_system import PhaseSystem
+from shared.bench.systems import ModelChoice, SystemInfo, SystemSpec
+from shared.config import resolve_config
+from shared.input_processor import eos_token_ids, model_max_len
+from shared.registry import Phase
+from shared.request import Request
+
+TINY_MAX_LEN = 1024  # workload B needs 608
+
+
+class System(Protocol):
+    def serve(self, requests: tuple[Request, ...]) -> Served:
+        """All of the requests, handed over at once."""
+
+
+def build_system(spec: SystemSpec) -> tuple[System, SystemInfo]:
+    """Load the model and wire the system. Raises SetupError for what the user can mend."""
+    if spec.model.num_threads is not None:
+        torch.set_num_threads(spec.model.num_threads)
+    model, tokenizer, name = load(spec.model, load_tokenizer=spec.is_reference)
+    info = _model_info(model, tokenizer, name)
+    if spec.phase is not None:
+        return _build_phase(spec, spec.phase, model, info)
+    if spec.hf_batch_size is not None:
+        return HFBatches(model, spec.hf_batch_size), replace(info, settings={"max_batch_size": spec.hf_batch_size})
+    return HFReference(model), info
+
+
+def load(choice: ModelChoice, load_tokenizer: bool = False) -> tuple[Any, Any, str]:
+    """Model, tokenizer or None, and the model's name. Raises SetupError."""
+    if choice.is_tiny:
+        from shared.tiny_models import tiny_llama
+
+        return tiny_llama(max_position_embeddings=TINY_MAX_LEN).to(getattr(torch, choice.dtype)), None, "tiny"
+    from shared.model_loader import load_model
+
+    loaded = load_model(choice.name, dtype=choice.dtype, device=choice.device, load_tokenizer=load_tokenizer)
+    return loaded.model, loaded.tokenizer, loaded.name
+
+
+def _build_phase(spec: SystemSpec, phase: Phase, model: Any, info: SystemInfo) -> tuple[System, SystemInfo]:
+    system = PhaseSystem(phase, model, spec.max_batch_size)
+    resolved, _ = resolve_config(system.config, device=info.device, model_max_len=info.max_model_len)
+    batch_size = int(resolved.max_batch_size) if phase.number > 1 else 1
+    implementation = dict(getattr(system.engine, "implementation", {}))
+    return system, replace(info, settings={"max_batch_size": batch_size}, implementation=implementation)
+
+
+def _model_info(model: Any, tokenizer: Any, name: str) -> SystemInfo:
+    num_embeddings = model.get_input_embeddings().num_embeddings
+    return SystemInfo(
+        model_name=name,
+        vocab_size=num_embeddings if tokenizer is None else min(num_embeddings, len(tokenizer)),
+        max_model_len=model_max_len(model),
+        num_threads=torch.get_num_threads(),
+        device=model.device.type,
+        special_ids=_special_ids(model, tokenizer),
+    )
+
+
+def _special_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    config = model.config.get_text_config()
+    named = [getattr(config, name, None) for name in ("bos_token_id", "pad_token_id")]
+    added = getattr(tokenizer, "added_tokens_decoder", {})  # id -> token
+    special = {token_id for token_id, token in added.items() if token.special}
+    return eos_token_ids(model) | special | {token_id for token_id in named if token_id is not None}

@@ -1,0 +1,55 @@
+"""Alternating rounds: system 1, 2, 3, 1, 2, 3, ..., so that figures to be compared lie close together in time."""
+
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+from shared.bench.cpu_clock import CpuClock
+from shared.bench.latency import Answer, latencies
+from shared.bench.results import Figures
+from shared.bench.worker import Worker
+from shared.bench.workloads import Workload
+
+Round = dict[str, Figures]  # system name -> what was measured
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """Some systems under one workload.
+
+    num_requests: system name -> how many of the workload's requests it runs, the first ones.
+    expected: the right tokens of each request. announce: called before each run.
+    """
+
+    workload: Workload
+    workers: Seq[Worker]
+    num_requests: Mapping[str, int]
+    expected: Seq[Seq[int]]
+    announce: Callable[[str], None]
+
+    def rounds(self, num_rounds: int) -> Iterator[Round]:
+        """Warm every system up once, then yield each round when all of them have run."""
+        for worker in self.workers:
+            self.announce(f"{self.workload.label}: warm-up, {worker.spec.name}")
+            worker.serve(self.workload.warm_up())
+        for number in range(1, num_rounds + 1):
+            yield {worker.spec.name: self._run(worker, f"round {number} of {num_rounds}") for worker in self.workers}
+
+    def _run(self, worker: Worker, which: str) -> Figures:
+        self.announce(f"{self.workload.label}: {which}, {worker.spec.name}")
+        requests = self.workload.requests[: self.num_requests[worker.spec.name]]
+        before = CpuClock.now()
+        served, peak_rss_bytes = worker.serve(requests)
+        return {
+            "seconds": served.seconds,
+            "output_tokens": served.num_output_tokens,
+            **latencies(served.answers),
+            "peak_rss_bytes": peak_rss_bytes,
+            "num_exact": num_exact(served.answers, self.expected),
+            "other_cpu_share": CpuClock.now().other_share_since(before),
+        }
+
+
+def num_exact(answers: Seq[Answer], expected: Seq[Seq[int]]) -> int:
+    """How many requests got exactly the tokens they should."""
+    return sum(answer.token_ids == list(tokens) for answer, tokens in zip(answers, expected))

@@ -1,0 +1,62 @@
+"""Medians and pair ratios, always from the figures of the repeats. It knows nothing of tables."""
+
+from collections.abc import Callable, Iterable
+from statistics import median
+
+from shared.bench.results import Figures, Result, SystemResult
+from shared.errors import SetupError
+
+Figure = Callable[[Figures], float | None]
+
+
+def stored(name: str) -> Figure:
+    """Reads the figure `name` of a repeat; None where it is undefined or was not measured."""
+    return lambda repeat: repeat.get(name)
+
+
+def tokens_per_second(repeat: Figures) -> float | None:
+    tokens, seconds = repeat.get("output_tokens"), repeat.get("seconds")
+    return tokens / seconds if tokens and seconds else None
+
+
+def values(system: SystemResult, figure: Figure) -> list[float]:
+    """Of the repeats in which it is defined."""
+    return [value for repeat in system.repeats if (value := figure(repeat)) is not None]
+
+
+def median_of(system: SystemResult, figure: Figure) -> float | None:
+    of_repeats = values(system, figure)
+    return median(of_repeats) if of_repeats else None
+
+
+def pair_ratios(system: SystemResult, base: SystemResult) -> list[float]:
+    """Throughput over the base's in the same round, round by round: the host's slow drift cancels out."""
+    pairs = [(tokens_per_second(one), tokens_per_second(other)) for one, other in zip(system.repeats, base.repeats)]
+    return [one / other for one, other in pairs if one is not None and other is not None]
+
+
+def base_of(result: Result) -> SystemResult | None:
+    """The system that ratios refer to."""
+    return system_named(result, result.base) if result.base is not None else None
+
+
+def system_named(result: Result, name: str) -> SystemResult:
+    """Raises SetupError, listing the systems there are."""
+    for system in result.systems:
+        if system.name == name:
+            return system
+    known = ", ".join(system.name for system in result.systems)
+    raise SetupError(f"the result has no system {name!r}; systems: {known}")
+
+
+def other_cpu_share(result: Result) -> float | None:
+    """What other processes took of all cores' time in the worst round, its runs weighted by their length."""
+    rounds = zip(*(system.repeats for system in result.systems))
+    return max((share for runs in rounds if (share := _mean_share(runs)) is not None), default=None)
+
+
+def _mean_share(runs: Iterable[Figures]) -> float | None:
+    known = [(run["seconds"], run["other_cpu_share"]) for run in runs if "other_cpu_share" in run]
+    lost = sum((seconds or 0) * (share or 0) for seconds, share in known)
+    total = sum(seconds or 0 for seconds, _ in known)
+    return lost / total if total else None

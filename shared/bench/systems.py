@@ -1,0 +1,83 @@
+"""What can be compared, by name: everything a worker process needs to know to build it. Torch-free."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from shared.config import Auto
+from shared.registry import Phase
+
+LAST_SLOW_PHASE = 6  # from phase 8 on, a step is one forward pass
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """Which model, and how it runs. name: as for `load_model`, None for the default; is_tiny: a random one instead."""
+
+    name: str | None = None
+    is_tiny: bool = False
+    dtype: str = "float32"
+    device: str = "auto"
+    num_threads: int | None = None  # None is torch's own choice
+
+
+@dataclass(frozen=True, slots=True)
+class SystemSpec:
+    """A row of a table: a phase, or `generate()` in batches of `hf_batch_size`; with neither, the reference."""
+
+    name: str
+    label: str
+    model: ModelChoice
+    phase: Phase | None = None
+    max_batch_size: int | Auto = "auto"  # of a phase
+    hf_batch_size: int | None = None
+
+    @property
+    def is_reference(self) -> bool:
+        return self.phase is None and self.hf_batch_size is None
+
+    @property
+    def is_slow(self) -> bool:
+        """May run fewer of the requests than the others (`--slow-scale`)."""
+        return self.hf_batch_size == 1 or (self.phase is not None and self.phase.number <= LAST_SLOW_PHASE)
+
+    @property
+    def code(self) -> str:
+        """The file to begin with when asking what its speed depends on, relative to the repository."""
+        return "shared/bench/hf_baselines.py" if self.phase is None else f"{self.phase.package}/engine.py"
+
+
+@dataclass(frozen=True, slots=True)
+class SystemInfo:
+    """What is known of a system once it is built.
+
+    special_ids: of the tokenizer, where the reference is asked. max_model_len: tokens of a sequence.
+    settings: resolved ones that explain its speed.
+    implementation: what an engine says of itself in an attribute of this name, such as its attention kernel.
+    """
+
+    model_name: str
+    vocab_size: int
+    max_model_len: int
+    num_threads: int
+    device: str
+    special_ids: frozenset[int] = frozenset()
+    settings: Mapping[str, int] = field(default_factory=dict)
+    implementation: Mapping[str, str] = field(default_factory=dict)
+
+
+def reference_spec(model: ModelChoice) -> SystemSpec:
+    """HF in fp32, whatever the others run in; fp64 beside fp64."""
+    exact = replace(model, dtype="float64" if model.dtype == "float64" else "float32")
+    return SystemSpec("reference", "HF generate, for the tokens to expect", exact)
+
+
+def hf_spec(model: ModelChoice) -> SystemSpec:
+    return SystemSpec("hf", "HF generate, one at a time", model, hf_batch_size=1)
+
+
+def hf_static_spec(model: ModelChoice, batch_size: int) -> SystemSpec:
+    return SystemSpec("hf-static", f"HF generate, static batches of {batch_size}", model, hf_batch_size=batch_size)
+
+
+def phase_spec(model: ModelChoice, phase: Phase, max_batch_size: int | Auto) -> SystemSpec:
+    return SystemSpec(f"phase{phase.number:02d}", phase.label, model, phase=phase, max_batch_size=max_batch_size)

@@ -1,0 +1,112 @@
+"""One system in a process of its own: its memory is its own, and it costs nothing while others run.
+
+    parent --requests--> child: system.serve --Served--> parent
+           watches the child's resident memory meanwhile
+
+The child ignores Ctrl-C; the parent ends it. Torch-free in the parent.
+"""
+
+import multiprocessing
+import signal
+from collections.abc import Sequence as Seq
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any
+
+import psutil
+
+from shared.bench.latency import Served
+from shared.bench.systems import SystemInfo, SystemSpec
+from shared.errors import SetupError
+from shared.request import Request
+
+MEMORY_POLL_S = 0.05
+PRELOADED = ["shared.bench.build", "transformers.models.llama.modeling_llama"]  # most of what every child needs
+
+
+class SystemFailed(RuntimeError):
+    """A system could not be built, or did not serve a workload; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    message: str
+    is_setup: bool
+
+
+class Worker:
+    """Builds its system on creation and waits for it. Raises SetupError, or SystemFailed."""
+
+    def __init__(self, spec: SystemSpec) -> None:
+        self.spec = spec
+        self._connection, theirs = multiprocessing.Pipe()
+        self._process = _context().Process(target=_work, args=(spec, theirs), daemon=True)
+        self._process.start()
+        theirs.close()
+        try:
+            self.info: SystemInfo = self._receive()
+        except BaseException:
+            self.close()
+            raise
+        self._memory = psutil.Process(self._process.pid)
+
+    def serve(self, requests: Seq[Request]) -> tuple[Served, int]:
+        """What came of the requests, and the most memory the child had resident meanwhile, in bytes."""
+        with suppress(OSError):  # a child that has died is noticed below
+            self._connection.send(tuple(requests))
+        peak = 0
+        while not self._connection.poll(MEMORY_POLL_S):
+            with suppress(psutil.NoSuchProcess):
+                peak = max(peak, self._memory.memory_info().rss)
+        return self._receive(), peak or self._memory.memory_info().rss
+
+    def close(self) -> None:
+        """End the child, whatever it is doing. Closing twice is closing once."""
+        self._process.terminate()
+        self._process.join()
+        self._connection.close()
+
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def _receive(self) -> Any:
+        try:
+            message = self._connection.recv()
+        except (EOFError, OSError):
+            self._process.join()
+            code = self._process.exitcode
+            raise SystemFailed(f"{self.spec.name}: its process died (exit code {code}); out of memory?") from None
+        if isinstance(message, _Failure):
+            raise (SetupError if message.is_setup else SystemFailed)(f"{self.spec.name}: {message.message}")
+        return message
+
+
+def _context() -> Any:
+    """Children that fork from a process that has imported torch once and done nothing else, where there is fork."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    return context
+
+
+def _work(spec: SystemSpec, connection: Connection) -> None:
+    """The child: build the system, say what it is, then serve until the parent ends it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        from shared.bench.build import build_system
+
+        system, info = build_system(spec)
+        connection.send(info)
+        while True:
+            connection.send(system.serve(connection.recv()))
+    except EOFError:
+        pass  # the parent is gone
+    except Exception as error:
+        is_setup = isinstance(error, SetupError)
+        connection.send(_Failure(str(error) if is_setup else f"{type(error).__name__}: {error}", is_setup))

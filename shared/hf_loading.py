@@ -1,0 +1,97 @@
+"""The calls into transformers that load a model or a tokenizer from local files.
+
+What differs between transformers' versions, and how it is kept quiet, is known here alone.
+Never runs a checkpoint's own Python code, never unpickles.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
+
+from shared.errors import SetupError
+from shared.setup_messages import one_line
+
+AGAIN = "fetch or convert the model again"
+DTYPE_KEYWORD_SINCE = (4, 56)  # `torch_dtype` before
+
+
+def load_hf_model(folder: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, list[str]]:
+    """The causal language model in `folder`, on the CPU, and the names of tensors it has no place for.
+
+    Raises SetupError where a file is broken, a tensor is missing, or the architecture is unknown.
+    """
+    with quiet(), explained(folder, "model"):
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            folder,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are told apart below
+            **{dtype_keyword(transformers.__version__): dtype},
+        )
+    model, info = loaded
+    _check_all_there(folder, info)
+    return model, sorted(info["unexpected_keys"])
+
+
+def load_hf_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """Raises SetupError if there is none, or its files are broken."""
+    with quiet(), explained(folder, "tokenizer"):
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+
+
+def load_gguf_with_transformers(source: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A GGUF file of any family that transformers knows, in float32; wants accelerate. Raises SetupError."""
+    options: dict[str, Any] = {dtype_keyword(transformers.__version__): torch.float32}
+    if hasattr(transformers, "GgufConfig"):  # newer versions may keep the weights packed
+        options["quantization_config"] = transformers.GgufConfig(dequantize=True)
+    with quiet(), explained(source, "model"):
+        model = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, **options)
+        if quantizer := getattr(model, "hf_quantizer", None):
+            quantizer.remove_quantization_config(model)  # and then refuse to save them
+        return model, AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
+
+
+def dtype_keyword(version: str) -> str:
+    """What `from_pretrained` calls the element type in this version of transformers."""
+    major, minor = version.split(".")[:2]
+    return "dtype" if (int(major), int(minor)) >= DTYPE_KEYWORD_SINCE else "torch_dtype"
+
+
+@contextmanager
+def explained(where: Path, what: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # transformers passes on whatever a broken or unknown file sets off
+        advice = "fetch or convert the files again, or try another model"
+        raise SetupError(f"{where}: the {what} cannot be loaded ({one_line(error)}); {advice}") from error
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No progress bars and no warnings from transformers inside, as before afterwards."""
+    verbosity, had_bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if had_bars:
+            transformers_logging.enable_progress_bar()
+
+
+def _check_all_there(folder: Path, info: Mapping[str, Any]) -> None:
+    """Where a tensor is missing or of another shape, transformers goes on with random numbers."""
+    if missing := sorted(info["missing_keys"]):
+        which = f"{missing[0]} is" if len(missing) == 1 else f"{missing[0]} and {len(missing) - 1} more tensors are"
+        raise SetupError(f"{folder}: {which} missing in its safetensors; {AGAIN}")
+    for entry in sorted(info["mismatched_keys"]):
+        name = entry if isinstance(entry, str) else entry[0]  # older versions give names, newer ones shapes as well
+        raise SetupError(f"{folder}: {name} has another shape in its safetensors than by its config.json; {AGAIN}")

@@ -1,0 +1,107 @@
+"""Where a model's files are: from what a user typed to a local folder that can be loaded. Torch-free."""
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from shared.default_model import DEFAULT_MODEL, default_model_folder
+from shared.errors import SetupError
+from shared.gguf_convert import CONVERSION_VERSION, convert_gguf
+from shared.model_cache import cached_folder
+from shared.setup_messages import Report, one_line, say
+
+MODEL_VARIABLE = "MODEL_NAME"
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+HUB_PATTERNS = ["*.json", "*.safetensors", "*.txt", "*.jinja", "*.model"]  # weights, config, tokenizer; no pickles
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+WAYS = "give a model folder, a .gguf file or a hub id, or leave it out for the default model"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """A folder with config.json and safetensors; `name` is what clients see, `reason` where it comes from."""
+
+    name: str
+    folder: Path
+    reason: str
+
+
+def find_model(name: str | None = None, report: Report = say) -> ModelSource:
+    """What `name` stands for: a folder, a .gguf file, a hub id; without one, $MODEL_NAME or else the default model.
+
+    Fetches and converts what is not here yet; `report` gets the progress.
+
+    Raises SetupError: there is no such model, it could not be fetched or converted, or its folder lacks files.
+    """
+    if name:
+        return _named(name, report, "")
+    chosen = os.environ.get(MODEL_VARIABLE)
+    return _named(chosen, report, f"{MODEL_VARIABLE}={chosen}: ") if chosen else _default_model(report)
+
+
+def _default_model(report: Report) -> ModelSource:
+    return ModelSource(DEFAULT_MODEL.name, default_model_folder(report), "the default model")
+
+
+def _named(name: str, report: Report, origin: str) -> ModelSource:
+    if name == DEFAULT_MODEL.name:
+        return _default_model(report)
+    path = Path(name).expanduser()
+    if path.is_dir():
+        source = ModelSource(Path(os.path.abspath(path)).name, path, f"{origin}a local folder")
+    elif path.suffix.lower() == ".gguf":
+        source = ModelSource(path.stem, _converted(path, report), f"{origin}converted from a GGUF file")
+    elif path.exists():
+        raise SetupError(f"model {name!r} is a file of an unknown kind; {WAYS}")
+    elif HUB_ID.fullmatch(name):
+        source = ModelSource(name, _from_hub(name), f"{origin}from the Hugging Face hub")
+    else:
+        raise SetupError(f"model {name!r}: there is no such folder; {WAYS}")
+    check_folder(source.folder)
+    return source
+
+
+def check_folder(folder: Path) -> None:
+    """Raises SetupError unless `folder` has config.json and weights in safetensors."""
+    if not (folder / "config.json").is_file():
+        ways = "give the .gguf file in it" if _has(folder, ["*.gguf"]) else WAYS
+        raise SetupError(f"{folder} has no config.json, so it is no model folder; {ways}")
+    if _has(folder, ["model.safetensors", "model.safetensors.index.json"]):
+        return
+    if _has(folder, PICKLES):
+        how = "AutoModelForCausalLM.from_pretrained(...).save_pretrained(..., safe_serialization=True)"
+        raise SetupError(f"{folder} has its weights as pickles only, which can run code; convert them with {how}")
+    raise SetupError(f"{folder} has no weights (model.safetensors); fetch the model's safetensors files into it")
+
+
+def _converted(path: Path, report: Report) -> Path:
+    """The folder that a GGUF file was converted to; a file that changed is converted again."""
+    if not path.is_file():
+        raise SetupError(f"model {str(path)!r}: there is no such file; {WAYS}")
+    path = path.resolve()
+    key = hashlib.sha256(str(path).encode()).hexdigest()[:12]
+    state = path.stat()
+
+    def fill(folder: Path, _scratch: Path) -> None:
+        report(f"Converting {path.name} ({state.st_size / 1e6:.0f} MB), once ...")
+        convert_gguf(path, folder)
+
+    return cached_folder(f"{path.stem}-{key}", f"{state.st_size} {state.st_mtime_ns} v{CONVERSION_VERSION}", fill)
+
+
+def _from_hub(name: str) -> Path:
+    """The hub's local copy, fetched where it is missing; the hub's own variables (HF_HOME, ...) apply."""
+    from huggingface_hub import snapshot_download  # imported late: the local ways do without it
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=HUB_PATTERNS, ignore_patterns=["*/*"]))
+    except (OSError, ValueError) as error:  # no network, no such model, no access, not an id
+        where = "is no folder here and not to be had from the hub"
+        raise SetupError(f"model {name!r} {where} ({one_line(error)}); {WAYS}") from error
+
+
+def _has(folder: Path, patterns: Iterable[str]) -> bool:
+    return any(next(folder.glob(pattern), None) for pattern in patterns)

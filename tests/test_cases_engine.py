@@ -1,0 +1,410 @@
+"""Acceptance cases from public bug reports, the engine's part, named by their ids. Values are the cases' own.
+
+The parts that need HTTP are in the server's tests.
+"""
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+import torch
+from nbclient import NotebookClient
+from transformers import LlamaForCausalLM
+
+from shared.errors import InvalidRequest
+from shared.model_loader import load_model
+from shared.prompt_encoding import encode_chat, encode_text
+from shared.registry import PHASES, Phase
+from shared.request import Request, SamplingParams
+from shared.tiny_models import tiny_llama
+from tests.helpers import (
+    PA,
+    PB,
+    PC,
+    T0_OUTPUTS,
+    Q,
+    assert_alive,
+    assert_clean,
+    greedy,
+    open_engine,
+    phase_ids,
+    slow_down,
+    step_phases,
+    token_lists,
+)
+from tests.test_guards import ROOT
+
+GREEDY_PA = T0_OUTPUTS["PA"]
+
+
+def sampled(max_tokens: int, prompt: list[int] = PA, **params: Any) -> Request:
+    return Request(prompt, SamplingParams(max_tokens=max_tokens, **{"ignore_eos": True} | params))
+
+
+# -- scheduler ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_sch_03_the_first_token_can_end_the_request(phase: Phase, streamed: bool) -> None:
+    model = tiny_llama()
+    model.generation_config.eos_token_id = 8
+    with open_engine(phase, model) as engine:
+        requests = [greedy(PA, 16, ignore_eos=False), greedy(PA, 1), greedy(PB, 4)]
+        streams = engine.streams(requests)
+        steps = [list(stream) for stream in streams] if streamed else []
+        outputs = [stream.result() for stream in streams]
+    assert [(o.token_ids, o.finish_reason) for o in outputs[:2]] == [([8], "stop"), ([8], "length")]
+    assert outputs[2].token_ids == [52, 59, 73, 26]
+    for stream in steps:
+        assert [step.finish_reason is not None for step in stream].count(True) == 1
+
+
+@pytest.mark.parametrize("phase", [p for p in step_phases if p.number >= 4], ids=lambda p: p.package[:7])
+def test_sch_02_decodes_go_on_while_a_long_prompt_is_prefilled(phase: Phase) -> None:
+    settings = {"prefill_budget_tokens": 16, "prefill_chunk_size": 8, "kv_block_size": 4, "kv_num_blocks": 128}
+    with open_engine(phase, enable_prefix_caching=False, **settings) as engine:
+        tokens: dict[str, list[int]] = {"a": [], "b": []}
+        engine.add_request(Request(PA, SamplingParams(max_tokens=60, ignore_eos=True), request_id="a"))
+        step_until(engine, tokens, lambda: len(tokens["a"]) == 4)
+        engine.add_request(Request(Q, SamplingParams(max_tokens=2, ignore_eos=True), request_id="b"))
+        before = len(tokens["a"])
+        while not tokens["b"]:
+            had = len(tokens["a"])
+            step_until(engine, tokens, lambda had=had: len(tokens["a"]) > had, max_steps=1)
+        assert len(tokens["a"]) - before >= 11
+        step_until(engine, tokens, lambda: not engine.has_unfinished())
+    assert tokens["b"] == [18, 83]
+    assert len(tokens["a"]) == 60
+    assert tokens["a"][:24] == GREEDY_PA
+
+
+def step_until(engine: Any, tokens: dict[str, list[int]], condition: Any, max_steps: int = 1000) -> None:
+    """Step by hand, collecting each request's tokens, until the condition holds."""
+    for _ in range(max_steps):
+        for output in engine.step():
+            tokens[output.request_id] += output.token_ids
+        if condition():
+            return
+    raise AssertionError(f"not true after {max_steps} steps")
+
+
+# -- sampling -----------------------------------------------------------------------------------------
+
+
+def test_smp_01_tiny_temperatures_are_greedy(phase: Phase) -> None:
+    temperatures = [1e-3, 1e-4, 1e-5, 1e-8, 1e-38, 1e-40, 1.0, 0.0]
+    with open_engine(phase, tiny_llama().to(torch.float32), max_batch_size=8) as engine:
+        outputs = engine.generate([sampled(8, temperature=t, seed=1) for t in temperatures])
+    for temperature, output in zip(temperatures, outputs):
+        if temperature != 1.0:
+            assert output.token_ids == GREEDY_PA[:8], temperature
+    assert outputs[6].token_ids != GREEDY_PA[:8]
+
+
+def test_smp_02_zero_is_a_value_and_not_unset(phase: Phase) -> None:
+    with open_engine(phase) as engine:
+        narrow = engine.generate([sampled(8, temperature=1.0, seed=3, top_p=p) for p in (0.0, 1e-9)])
+        full, omitted = engine.generate(
+            [sampled(8, temperature=1.0, seed=3, top_p=1.0), sampled(8, temperature=1.0, seed=3)]
+        )
+        zero_seed = engine.generate([sampled(8, temperature=1.0, seed=0) for _ in range(2)])
+        cold = engine.generate([sampled(8, temperature=0, seed=3)])
+    assert token_lists(narrow) == [GREEDY_PA[:8]] * 2
+    assert full.token_ids == omitted.token_ids != GREEDY_PA[:8]
+    assert zero_seed[0].token_ids == zero_seed[1].token_ids
+    assert token_lists(cold) == [GREEDY_PA[:8]]
+    for value in (1.5, -0.1, float("nan")):
+        with pytest.raises(InvalidRequest) as refused:
+            SamplingParams(top_p=value)
+        assert refused.value.param == "top_p"
+
+
+def test_smp_03_any_top_k_in_any_company(phase: Phase) -> None:
+    params = [{"top_k": k} for k in (97, 98, 9999999, 0, -1)] + [{}, {"top_k": 1}, {"top_k": 3}]
+    requests = [sampled(6, temperature=1.0, seed=5, **p) for p in params]
+    with open_engine(phase, max_batch_size=16) as engine:
+        solo = [engine.generate([request])[0].token_ids for request in requests]
+        batch = token_lists(engine.generate([*requests, greedy(PB, 6)]))
+        assert_alive(engine)
+    assert all(tokens == solo[0] for tokens in solo[:6])
+    assert solo[6] == [8, 62, 18, 72, 11, 28]
+    assert batch == [*solo, T0_OUTPUTS["PB"][:6]]
+    with pytest.raises(InvalidRequest) as refused:
+        SamplingParams(top_k=-5)
+    assert refused.value.param == "top_k"
+
+
+def test_smp_04_a_seeded_request_does_not_depend_on_its_neighbours(phase: Phase) -> None:
+    request = sampled(16, temperature=0.8, seed=42)
+    with open_engine(phase, max_batch_size=8) as engine:
+        alone = engine.generate([request])[0].token_ids
+        neighbours = [sampled(16, prompt, temperature=1.0) for prompt in (PA, PB, PC, Q[:40], Q[:3], Q, PB)]
+        crowded = engine.generate([*neighbours[:3], request, *neighbours[3:]])[3].token_ids
+        coming_and_going = [sampled(n, PB, temperature=1.0) for n in (1, 2, 3, 5, 8, 13, 4, 6, 7, 9)]
+        changing = engine.generate([*coming_and_going[:5], request, *coming_and_going[5:]])[5].token_ids
+        torch.manual_seed(0)
+        again = engine.generate([request])[0].token_ids
+        other = engine.generate([sampled(16, temperature=0.8, seed=43)])[0].token_ids
+    assert crowded == changing == again == alone
+    assert other != alone
+
+
+@pytest.mark.parametrize("phase", step_phases, ids=phase_ids[1:])
+def test_smp_04_the_users_own_random_numbers_do_not_matter_between_steps(phase: Phase) -> None:
+    tokens: dict[str, list[int]] = {"a": [], "b": []}
+    with open_engine(phase) as engine:
+        for name in tokens:
+            params = SamplingParams(max_tokens=16, temperature=0.8, seed=42, ignore_eos=True)
+            engine.add_request(Request(PA, params, request_id=name))
+            while engine.has_unfinished():
+                if name == "b":
+                    torch.manual_seed(1)
+                step_until(engine, tokens, lambda: True)
+    assert tokens["a"] == tokens["b"]
+
+
+def test_smp_05_generation_config_does_not_penalize_unasked(phase: Phase, tmp_path: Path) -> None:
+    save(tiny_llama(), tmp_path, generation_config={"repetition_penalty": 1.5})
+    with open_engine(phase, load_saved(tmp_path)) as engine:
+        unset, explicit = engine.generate([greedy(PA, 12), greedy(PA, 12, repetition_penalty=1.0)])
+        penalized = engine.generate([greedy(PA, 12, repetition_penalty=1.5)])[0].token_ids
+    assert unset.token_ids == explicit.token_ids == [8, 62, 18, 72, 11, 28, 59, 91, 7, 4, 86, 95]
+    assert penalized == [46, 37, 56, 86, 39, 71, 73, 15, 88, 95, 25, 14]
+
+
+# -- text ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.real_model
+def test_str_01_characters_of_several_tokens_come_whole(phase: Phase, real_model: Any) -> None:
+    with open_engine(phase, real_model.model, real_model.tokenizer) as engine:
+        prompt = encode_chat(real_model.tokenizer, [{"role": "user", "content": "Repeat exactly: 😀😀😀😀"}])
+        request = Request(prompt, SamplingParams(max_tokens=24))
+        stream = engine.stream(request)
+        deltas = [output.text for output in stream]
+        output = stream.result()
+        whole = engine.generate([request])[0]
+    assert "".join(deltas) == output.text == whole.text == "Repeat exactly: 😀😀😀😀"
+    assert not any("�" in delta for delta in deltas)
+    assert output.token_ids == [48010, 3869, 42, 15107, 242, 218, 10813, 242, 218, 10813, 242, 218, 10813, 242, 218, 2]
+    assert output.finish_reason == "stop"
+
+
+@pytest.mark.real_model
+def test_str_03_the_leading_space_is_kept(phase: Phase, real_model: Any) -> None:
+    tokenizer = real_model.tokenizer
+    with open_engine(phase, real_model.model, tokenizer) as engine:
+        prompt = encode_text(tokenizer, "The capital of France is")
+        request = Request(prompt, SamplingParams(max_tokens=8))
+        deltas = [output.text for output in engine.stream(request)]
+        output = engine.generate([request])[0]
+    assert output.token_ids == [7042, 30, 198, 198, 504, 2988, 314, 42]
+    assert "".join(deltas) == output.text == " Paris.\n\nThe answer is:"
+    assert "The capital of France is" + output.text == tokenizer.decode(prompt + output.token_ids)
+
+
+# -- numerics -----------------------------------------------------------------------------------------
+
+
+def test_num_01_head_dim_comes_from_the_config(phase: Phase) -> None:
+    with open_engine(phase) as engine:
+        outputs = engine.generate([greedy(prompt, 24) for prompt in (PA, PB, PC)])
+    assert token_lists(outputs) == list(T0_OUTPUTS.values())
+
+
+def test_num_01_kv_bytes_per_token() -> None:
+    from shared.kv_sizing import kv_bytes_per_token
+
+    config = tiny_llama().config
+    assert kv_bytes_per_token(config, itemsize=8) == 2 * 2 * 2 * 16 * 8
+    config.head_dim = None
+    assert kv_bytes_per_token(config, itemsize=4) == 2 * 2 * 2 * (48 // 4) * 4
+
+
+@pytest.mark.parametrize("spelling", ["rope_parameters", "rope_theta"])
+def test_num_02_rope_theta_survives_both_spellings(phase: Phase, tmp_path: Path, spelling: str) -> None:
+    rope = {"rope_type": "default", "rope_theta": 500000.0}
+    save(tiny_llama(rope_parameters=rope), tmp_path)
+    if spelling == "rope_theta":
+        rewrite(
+            tmp_path / "config.json",
+            lambda c: {k: v for k, v in c.items() if k != "rope_parameters"} | {"rope_theta": 500000.0},
+        )
+    with open_engine(phase, load_saved(tmp_path)) as engine:
+        assert engine.generate([greedy(Q, 8)])[0].token_ids == [52, 44, 50, 56, 52, 23, 4, 72]
+
+
+NUM_03 = {
+    (5,): [62, 92, 56, 71, 56, 1],
+    tuple(PA[:7]): [39, 25, 30, 37, 75, 84],
+    tuple(Q[:64]): [9, 20, 2, 15, 78, 75],
+}
+
+
+@pytest.mark.parametrize("chunk", [3, 64])
+def test_num_03_neighbours_do_not_leak(phase: Phase, chunk: int) -> None:
+    prompts = list(NUM_03)
+    orders = [prompts, prompts[::-1], prompts[1:] + prompts[:1], prompts[2:] + prompts[:2]]
+    with open_engine(phase, prefill_chunk_size=chunk, max_batch_size=3) as engine:
+        for prompt, expected in NUM_03.items():
+            assert engine.generate([greedy(prompt, 6)])[0].token_ids == expected
+        engine.generate([greedy(Q[n : n + 9], 5) for n in range(50)])
+        for order in orders:
+            outputs = engine.generate([greedy(prompt, 6) for prompt in order])
+            assert token_lists(outputs) == [NUM_03[prompt] for prompt in order]
+
+
+# -- model loading ------------------------------------------------------------------------------------
+
+
+def test_lod_01_every_eos_of_the_list_counts(phase: Phase, tmp_path: Path) -> None:
+    save(tiny_llama(), tmp_path, generation_config={"eos_token_id": [2, 28]})
+    with open_engine(phase, load_saved(tmp_path)) as engine:
+        output = engine.generate([greedy(PA, 24, ignore_eos=False)])[0]
+    assert (output.token_ids, output.finish_reason) == ([8, 62, 18, 72, 11, 28], "stop")
+    (tmp_path / "generation_config.json").unlink()
+    with open_engine(phase, load_saved(tmp_path)) as engine:
+        output = engine.generate([greedy(PA, 24, ignore_eos=False)])[0]
+    assert (output.token_ids, output.finish_reason) == (GREEDY_PA, "length")
+
+
+@pytest.mark.parametrize("head_in_file", [False, True])
+def test_lod_02_tied_embeddings(phase: Phase, tmp_path: Path, head_in_file: bool) -> None:
+    save(tiny_llama(tie_word_embeddings=True), tmp_path)
+    if head_in_file:
+        add_head(tmp_path / "model.safetensors")
+    with open_engine(phase, load_saved(tmp_path)) as engine:
+        assert engine.generate([greedy(PA, 8)])[0].token_ids == [65, 75, 32, 50, 72, 20, 75, 39]
+
+
+def save(model: LlamaForCausalLM, folder: Path, generation_config: dict[str, Any] | None = None) -> None:
+    model.save_pretrained(folder)
+    rewrite(folder / "generation_config.json", lambda config: config | (generation_config or {}))
+
+
+def rewrite(path: Path, change: Any) -> None:
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+
+
+def load_saved(folder: Path) -> Any:
+    return load_model(str(folder), dtype="float64", device="cpu").model
+
+
+def add_head(path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(path)
+    assert "lm_head.weight" not in tensors
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+# -- notebooks ----------------------------------------------------------------------------------------
+
+
+def test_nbk_01_generate_works_inside_a_running_event_loop(phase: Phase) -> None:
+    async def main(engine: Any) -> list[int]:
+        return engine.generate([greedy(PA, 4)])[0].token_ids
+
+    with open_engine(phase) as engine:
+        assert [asyncio.run(main(engine)) for _ in range(2)] == [[8, 62, 18, 72]] * 2
+
+
+def test_nbk_01_a_notebook_cell_can_run_twice() -> None:
+    setup = (
+        "from shared.config import EngineConfig; from shared.registry import PHASES\n"
+        "from shared.tiny_models import tiny_llama; from tests.helpers import PA, greedy\n"
+        "engines = [phase.build_engine()(tiny_llama(), EngineConfig()) for phase in PHASES]"
+    )
+    cell = "assert all(e.generate([greedy(PA, 4)])[0].token_ids == [8, 62, 18, 72] for e in engines)"
+    cells = [nbformat.v4.new_code_cell(source) for source in (setup, cell, cell)]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    NotebookClient(notebook, timeout=60, resources={"metadata": {"path": str(ROOT)}}).execute()
+
+
+NBK_02 = """
+import os, signal, threading, time
+from shared.config import EngineConfig
+from shared.registry import PHASES
+from shared.tiny_models import tiny_llama
+from tests.helpers import PA, PB, assert_clean, greedy, slow_down
+
+for phase in PHASES:
+    engine = phase.build_engine()(tiny_llama(), EngineConfig())
+    slow_down(engine)
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    started = time.perf_counter()
+    try:
+        engine.generate([greedy(PA, 400)])
+    except KeyboardInterrupt:
+        assert time.perf_counter() - started < 2.5
+        outputs = engine.generate([greedy(PB, 4)])
+        assert [output.token_ids for output in outputs] == [[52, 59, 73, 26]], outputs
+        assert_clean(engine)
+        print(phase.number, flush=True)
+print("done", flush=True)
+"""
+
+
+def test_nbk_02_after_ctrl_c_the_engine_is_usable_and_the_interpreter_exits() -> None:
+    lines, exit_code = run_until(NBK_02, "done")
+    assert lines == [str(phase.number) for phase in PHASES]
+    assert exit_code == 0
+
+
+ABANDONED = """
+from shared.config import EngineConfig
+from shared.registry import PHASES
+from shared.tiny_models import tiny_llama
+from tests.helpers import PA, greedy, slow_down
+
+streams = []
+for phase in PHASES:
+    engine = phase.build_engine()(tiny_llama(), EngineConfig())
+    slow_down(engine)
+    streams.append(engine.stream(greedy(PA, 400)))
+    next(streams[-1])
+print("left", flush=True)
+"""
+
+
+def test_abandoned_streams_do_not_keep_the_interpreter() -> None:
+    assert run_until(ABANDONED, "left") == ([], 0)
+
+
+def run_until(program: str, last_line: str) -> tuple[list[str], int]:
+    """The lines a program prints before `last_line`, and its exit code: it must exit within 2 s of that line."""
+    process = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    lines: list[str] = []
+    for line in process.stdout or ():
+        if line.strip() == last_line:
+            break
+        lines.append(line.strip())
+    return lines, process.wait(timeout=2)
+
+
+# -- concurrency --------------------------------------------------------------------------------------
+
+
+def test_con_01_a_second_request_with_a_live_id_is_refused_and_the_first_unharmed(phase: Phase) -> None:
+    def named(prompt: list[int]) -> Request:
+        return Request(prompt, SamplingParams(max_tokens=24, ignore_eos=True), request_id="x")
+
+    with open_engine(phase) as engine:
+        slow_down(engine, 0.002)
+        first = engine.stream(named(PA))
+        with pytest.raises(InvalidRequest) as refused:
+            engine.stream(named(PB))
+        assert refused.value.param == "request_id"
+        with pytest.raises(InvalidRequest):
+            engine.generate([Request(PA, request_id="y"), Request(PB, request_id="y")])
+        assert first.result().token_ids == GREEDY_PA
+        assert engine.generate([named(PB)])[0].token_ids == T0_OUTPUTS["PB"]
+        assert_clean(engine)
+        assert engine.stats().generated_tokens == 48
+        assert_alive(engine)

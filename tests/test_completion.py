@@ -1,0 +1,81 @@
+"""Taking tokens in: the first thing in token order that ends the output decides."""
+
+from dataclasses import replace
+
+from shared.completion import accept_tokens
+from shared.request import Request, SamplingParams
+from shared.sequence import Sequence, Status
+from shared.step import SampledToken
+from shared.text_stream import TextStream
+from tests.fakes import make_sequence
+from tests.helpers import letter_tokenizer
+
+
+def tokens(*ids: int) -> list[SampledToken]:
+    return [SampledToken(token_id) for token_id in ids]
+
+
+def text_sequence(max_tokens: int = 100, eos: frozenset[int] = frozenset(), **params: object) -> Sequence:
+    seq = make_sequence(2, max_tokens)
+    sampling = SamplingParams(max_tokens=max_tokens, **params)  # type: ignore[arg-type]
+    seq.request = Request(seq.request.prompt_token_ids, sampling)
+    seq.eos_token_ids = eos
+    seq.text_stream = TextStream(letter_tokenizer(), sampling.stop)
+    return seq
+
+
+def test_tokens_after_the_end_are_dropped() -> None:
+    seq = text_sequence(eos=frozenset({16}))
+    output = accept_tokens(seq, tokens(14, 15, 16, 17, 18))
+    assert (output.token_ids, output.text, output.finish_reason) == ([14, 15, 16], "ef", "stop")
+    assert seq.status is Status.FINISHED
+    assert seq.output_token_ids == [14, 15, 16]
+
+
+def test_a_stop_before_the_length_limit_wins_and_after_it_never_comes() -> None:
+    early, late = text_sequence(5, frozenset({17})), text_sequence(5, frozenset({22}))
+    for seq, expected in ((early, ([15, 16, 17], "stop")), (late, ([15, 16, 17, 18, 19], "length"))):
+        output = accept_tokens(seq, tokens(15, 16, 17, 18, 19, 20, 21, 22))
+        assert (output.token_ids, output.finish_reason) == expected
+
+
+def test_a_stop_on_the_very_last_token_is_a_stop() -> None:
+    output = accept_tokens(text_sequence(1, frozenset({8})), tokens(8))
+    assert (output.token_ids, output.text, output.finish_reason) == ([8], "", "stop")
+
+
+def test_a_stop_token_id_is_kept_and_its_text_is_not() -> None:
+    output = accept_tokens(text_sequence(stop_token_ids=[12]), tokens(11, 12, 13))
+    assert (output.token_ids, output.text, output.finish_reason) == ([11, 12], "b", "stop")
+
+
+def test_a_stop_string_across_tokens_ends_the_text_before_it() -> None:
+    seq = text_sequence(stop=["de"])
+    first = accept_tokens(seq, tokens(12, 13))
+    assert (first.text, first.finish_reason) == ("c", None)
+    second = accept_tokens(seq, tokens(14, 15))
+    assert (second.text, second.finish_reason, second.token_ids) == ("", "stop", [14])
+
+
+def test_what_was_held_back_comes_out_with_the_last_token() -> None:
+    seq = text_sequence(2, stop=["mz"])
+    assert accept_tokens(seq, tokens(21)).text == "l"
+    last = accept_tokens(seq, tokens(22))
+    assert (last.text, last.finish_reason) == ("m", "length")
+
+
+def test_stop_strings_do_not_count_before_min_tokens() -> None:
+    seq = text_sequence(stop=["b"], min_tokens=3)
+    output = accept_tokens(seq, tokens(11, 11, 11, 11))
+    assert (output.token_ids, output.text, output.finish_reason) == ([11, 11, 11], "bb", "stop")
+
+
+def test_steps_keep_the_given_logprobs_in_order() -> None:
+    from shared.output import TokenLogprobs
+
+    seq = make_sequence(2)
+    given = [SampledToken(5, TokenLogprobs(5, -0.5, {})), SampledToken(6, TokenLogprobs(6, -0.25, {}))]
+    output = accept_tokens(seq, given)
+    assert output.logprobs is not None
+    assert [entry.logprob for entry in output.logprobs] == [-0.5, -0.25] == [e.logprob for e in seq.logprobs]
+    assert replace(output, logprobs=None).token_ids == [5, 6]
