@@ -149,6 +149,18 @@ def test_every_package_is_listed_and_described() -> None:
         assert (ROOT / package / "README.md").exists(), f"{package} has no README"
 
 
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_readme_is_short_and_tells_the_right_sizes(package: str) -> None:
+    text = (ROOT / package / "README.md").read_text(encoding="utf-8")
+    prose = re.sub(r"<!-- bench:.*?<!-- /bench -->", "", text, flags=re.DOTALL)
+    assert len(prose.splitlines()) <= 125
+    told = re.findall(r"\| `([\w./]+\.py)` \| .*? \| (\d+) \|", text)
+    assert told, "no table of files"
+    for name, num_lines in told:
+        actual = len((ROOT / package / name).read_text(encoding="utf-8").splitlines())
+        assert int(num_lines) == actual, f"{package}/README.md: {name} has {actual} lines"
+
+
 def test_the_ci_script_runs_the_readmes_test_command() -> None:
     assert "\nmake test\n" in (ROOT / "README.md").read_text(encoding="utf-8")
     assert "exec make test" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
