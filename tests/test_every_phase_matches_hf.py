@@ -114,6 +114,50 @@ def test_streamed_tokens_are_the_generated_ones(phase: Phase, family: str) -> No
     assert streamed == expected(family, [Q[:40]])[0]
 
 
+chunking_phases = [phase for phase in step_phases if phase.number >= 4]
+
+
+@pytest.mark.parametrize("phase", chunking_phases, ids=lambda phase: phase.package[:7])
+@pytest.mark.parametrize(("chunk", "budget"), [(1, 1), (1, 8), (3, 4), (5, 7), (16, 64), (7, 3), (512, 512)])
+def test_chunks_and_budgets_change_nothing(phase: Phase, family: str, chunk: int, budget: int) -> None:
+    prompts = [PA, Q[:40], Q[:1], PB]
+    sizes = {"prefill_chunk_size": chunk, "prefill_budget_tokens": budget, "max_batch_size": 3}
+    with open_engine(phase, FAMILIES[family](), **sizes) as engine:
+        outputs = token_lists(engine.generate([greedy(prompt, 12) for prompt in prompts]))
+    assert outputs == expected(family, prompts, 12)
+
+
+@pytest.mark.parametrize("phase", chunking_phases, ids=lambda phase: phase.package[:7])
+def test_one_step_runs_decodes_and_a_chunk_and_stays_exact(phase: Phase) -> None:
+    mixed = 0
+    tokens: dict[str, list[int]] = {"a": [], "b": []}
+    with open_engine(phase, prefill_chunk_size=8, prefill_budget_tokens=9) as engine:
+        plan = engine.scheduler.plan
+
+        def watched() -> Any:
+            nonlocal mixed
+            planned = plan()
+            mixed += {item.is_decode for item in planned.items} == {True, False}
+            return planned
+
+        engine.scheduler.plan = watched
+        for name, prompt in (("a", PA), ("b", Q)):
+            engine.add_request(Request(prompt, SamplingParams(max_tokens=24, ignore_eos=True), request_id=name))
+        while engine.has_unfinished():
+            for output in engine.step():
+                tokens[output.request_id] += output.token_ids
+    assert mixed >= 10
+    assert [tokens["a"], tokens["b"]] == expected("llama", [PA, Q])
+
+
+def test_several_completions_of_one_prompt_are_each_the_greedy_one(phase: Phase) -> None:
+    with open_engine(phase, max_batch_size=2) as engine:
+        several, beside = engine.generate([greedy(PA, 12, n=3), greedy(PB, 12)])
+    assert [completion.token_ids for completion in several.outputs] == expected("llama", [PA], 12) * 3
+    assert [completion.index for completion in several.outputs] == [0, 1, 2]
+    assert beside.token_ids == expected("llama", [PB], 12)[0]
+
+
 @pytest.fixture(scope="module")
 def chat_prompt_ids(real_reference: Any) -> list[list[int]]:
     return [
