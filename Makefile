@@ -28,7 +28,7 @@ $(READY): pyproject.toml $(CONSTRAINTS)
 	@echo "==> Virtual environment in $(VENV) (once)"
 	@$(PYTHON) -m venv $(if $(SYSTEM_TORCH),--system-site-packages) $(VENV)
 	@echo "==> Installing packages (once; PyTorch is the large one: minutes on a slow line)"
-	@$(PY) -m pip install --disable-pip-version-check --quiet --progress-bar on $(PIP_FLAGS) \
+	@$(PY) -m pip install --disable-pip-version-check $(PIP_FLAGS) \
 	  $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS)) --editable ".[$(EXTRAS)]"
 	@touch $@
 

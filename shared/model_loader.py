@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shared.default_model import DEFAULT_MODEL, default_model_folder
+from shared.loading.default_model import DEFAULT_MODEL, default_model_folder
 from shared.errors import SetupError
-from shared.model_source import find_model
-from shared.setup_messages import Report, say
+from shared.loading.model_source import find_model
+from shared.loading.setup_messages import Report, say
 
 if TYPE_CHECKING:
     import torch
@@ -65,8 +65,8 @@ def load_model(
     _check_choice("device", device, DEVICES)
     source = find_model(name, report)
 
-    from shared.hf_loading import load_hf_model
-    from shared.torch_choice import choose_device, choose_dtype, settle
+    from shared.loading.hf_loading import load_hf_model
+    from shared.loading.torch_choice import choose_device, choose_dtype, settle
 
     torch_device, device_reason = choose_device(device)
     torch_dtype, dtype_reason = choose_dtype(dtype, torch_device)
@@ -96,7 +96,7 @@ def _tokenizer(folder: Path, wanted: bool) -> tuple["PreTrainedTokenizerBase | N
         if (folder / "tokenizer_config.json").exists():  # transformers might make an empty tokenizer of it
             raise SetupError(f"{folder} has a tokenizer_config.json but no vocabulary; fetch its tokenizer.json too")
         return None, "the folder has none: prompts have to be token ids"
-    from shared.hf_loading import load_hf_tokenizer
+    from shared.loading.hf_loading import load_hf_tokenizer
 
     return load_hf_tokenizer(folder), "the model's own"
 

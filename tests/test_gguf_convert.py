@@ -14,8 +14,8 @@ from safetensors.numpy import load_file
 from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
 
 from shared.errors import SetupError
-from shared.gguf_convert import convert_gguf
-from shared.hf_loading import load_hf_tokenizer
+from shared.loading.gguf_convert import convert_gguf
+from shared.loading.hf_loading import load_hf_tokenizer
 from shared.model_loader import load_model
 from tests.tiny_gguf import TOKENS, UNMERGED, llama, write_gguf
 

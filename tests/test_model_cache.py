@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from shared import model_cache
-from shared.model_cache import cached_folder
+from shared.loading import model_cache
+from shared.loading.model_cache import cached_folder
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from shared import torch_choice
 from shared.errors import SetupError
-from shared.hf_loading import dtype_keyword
+from shared.loading import torch_choice
+from shared.loading.hf_loading import dtype_keyword
 from shared.model_loader import load_model
 from shared.tiny_models import tiny_llama
 from tests.helpers import PA, T0_OUTPUTS, Q, letter_tokenizer

@@ -1,6 +1,6 @@
 """A GGUF file: its metadata by key, its tensors by name. Torch-free.
 
-What the keys mean for a model is in `shared.gguf_convert` and `shared.gguf_tokenizer`.
+What the keys mean for a model is in `shared.loading.gguf_convert` and `shared.loading.gguf_tokenizer`.
 """
 
 from pathlib import Path
@@ -10,7 +10,7 @@ import numpy as np
 from gguf import GGUFReader, dequantize
 
 from shared.errors import SetupError
-from shared.setup_messages import one_line
+from shared.loading.setup_messages import one_line
 
 
 class GgufFile:

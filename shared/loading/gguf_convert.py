@@ -17,10 +17,10 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from shared.errors import SetupError
-from shared.gguf_file import GgufFile
-from shared.gguf_tokenizer import special_token_id, unreadable_tokenizer, write_tokenizer
-from shared.model_cache import check_room
-from shared.setup_messages import one_line
+from shared.loading.gguf_file import GgufFile
+from shared.loading.gguf_tokenizer import special_token_id, unreadable_tokenizer, write_tokenizer
+from shared.loading.model_cache import check_room
+from shared.loading.setup_messages import one_line
 
 CONVERSION_VERSION = 1  # raised whenever the same file would be converted to something else
 NUM_BYTES_PER_WEIGHT = 4
@@ -213,7 +213,7 @@ def _convert_with_transformers(source: Path, folder: Path, reason: str) -> None:
     if importlib.util.find_spec("accelerate") is None:
         ways = "pip install accelerate (the `gguf` extra), or use the model's safetensors"
         raise SetupError(f"{source} has {reason}, which is read by transformers with accelerate; {ways}")
-    from shared.hf_loading import load_gguf_with_transformers  # imports torch, so only where it is needed
+    from shared.loading.hf_loading import load_gguf_with_transformers  # imports torch, so only where it is needed
 
     model, tokenizer = load_gguf_with_transformers(source)
     model.save_pretrained(folder)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shared.errors import SetupError
-from shared.gguf_convert import CONVERSION_VERSION, convert_gguf
-from shared.model_cache import cached_folder, check_room
-from shared.setup_messages import Report, say
+from shared.loading.gguf_convert import CONVERSION_VERSION, convert_gguf
+from shared.loading.model_cache import cached_folder, check_room
+from shared.loading.setup_messages import Report, say
 
 CHUNK_BYTES = 1 << 20
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from shared.default_model import DEFAULT_MODEL, default_model_folder
 from shared.errors import SetupError
-from shared.gguf_convert import CONVERSION_VERSION, convert_gguf
-from shared.model_cache import cached_folder
-from shared.setup_messages import Report, one_line, say
+from shared.loading.default_model import DEFAULT_MODEL, default_model_folder
+from shared.loading.gguf_convert import CONVERSION_VERSION, convert_gguf
+from shared.loading.model_cache import cached_folder
+from shared.loading.setup_messages import Report, one_line, say
 
 MODEL_VARIABLE = "MODEL_NAME"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")

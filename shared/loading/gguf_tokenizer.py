@@ -12,7 +12,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
-from shared.gguf_file import GgufFile
+from shared.loading.gguf_file import GgufFile
 
 CONTROL, USER_DEFINED = 3, 4  # tokenizer.ggml.token_type
 LLAMA3_SPLIT = (

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.utils import logging as transformers_logging
 
 from shared.errors import SetupError
-from shared.setup_messages import one_line
+from shared.loading.setup_messages import one_line
 
 AGAIN = "fetch or convert the model again"
 DTYPE_KEYWORD_SINCE = (4, 56)  # `torch_dtype` before

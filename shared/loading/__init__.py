@@ -1,0 +1,1 @@
+"""Behind `shared.model_loader`: finding, fetching, converting and checking models."""
