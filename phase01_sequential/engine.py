@@ -21,6 +21,7 @@ from shared.events import EventLog
 from shared.hf_forward import forward_sequence, new_cache
 from shared.input_processor import InputProcessor
 from shared.output import RequestOutput, StepOutput
+from shared.prompt_logprobs import prompt_scorer
 from shared.request import Request
 from shared.request_state import Deliver, RequestState
 from shared.request_stream import RequestStream, results
@@ -63,7 +64,7 @@ class SequentialEngine:
             started = time.perf_counter()
             item = ScheduledSequence.next_tokens(seq, seq.num_uncomputed_tokens)
             with torch.inference_mode():
-                logits = forward_sequence(self.model, item.token_ids, cache)  # [V]
+                logits = forward_sequence(self.model, item.token_ids, cache, prompt_scorer(item))  # [V]
                 token = self.sampler.sample(logits[None], [seq])[0]  # from [1, V]
             self._note_run(item, started)
             seq.num_computed_tokens += item.num_tokens

@@ -10,6 +10,7 @@ import torch
 from transformers import DynamicCache
 
 from shared.hf_forward import forward_sequence, new_cache
+from shared.prompt_logprobs import prompt_scorer
 from shared.sampler import Sampler
 from shared.sequence import Sequence
 from shared.step import SampledToken, ScheduledSequence, StepPlan
@@ -41,4 +42,4 @@ class SequenceRunner:
 
     def _forward(self, item: ScheduledSequence) -> torch.Tensor:
         cache = self.caches.setdefault(item.seq, new_cache())
-        return forward_sequence(self.model, item.token_ids, cache)  # [V]
+        return forward_sequence(self.model, item.token_ids, cache, prompt_scorer(item))  # [V]

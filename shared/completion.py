@@ -11,6 +11,7 @@ def accept_tokens(seq: Sequence, tokens: Seq[SampledToken]) -> StepOutput:
     """Append tokens in order until one ends the sequence; what comes after the end is dropped."""
     accepted: list[SampledToken] = []
     text = ""
+    is_first = seq.num_output_tokens == 0
     for token in tokens:
         seq.token_ids.append(token.token_id)
         accepted.append(token)
@@ -28,6 +29,7 @@ def accept_tokens(seq: Sequence, tokens: Seq[SampledToken]) -> StepOutput:
         text=text,
         finish_reason=seq.finish_reason,
         logprobs=logprobs or None,
+        prompt_logprobs=seq.prompt_logprobs if is_first and seq.params.prompt_logprobs is not None else None,
     )
 
 

@@ -72,6 +72,11 @@ class EngineConfig:
             if getattr(self, name) not in choices:
                 raise InvalidConfig(f"{name}: must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
 
+    @property
+    def num_kv_slots(self) -> int:
+        """Tokens whose K/V the pool holds, once kv_num_blocks is resolved."""
+        return int(self.kv_num_blocks) * self.kv_block_size
+
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> "EngineConfig":
         """Read MAX_BATCH_SIZE, PREFILL_BUDGET_TOKENS, ... : each setting by its name in capitals.

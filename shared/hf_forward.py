@@ -4,6 +4,7 @@ The one place that knows how each transformers version spells it. Letters: T tok
 """
 
 import inspect
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -22,9 +23,12 @@ def _cache_keyword(forward: Any) -> str:
     return "cache" if "cache" in inspect.signature(forward).parameters else "past_key_values"
 
 
-def forward_sequence(model: Any, token_ids: list[int], cache: DynamicCache) -> torch.Tensor:
+def forward_sequence(
+    model: Any, token_ids: list[int], cache: DynamicCache, score: Callable[[torch.Tensor], None] | None = None
+) -> torch.Tensor:
     """Run the next tokens of one sequence on top of what `cache` holds; it then holds them too.
 
+    score: called with the logits after each of them, `[T, V]`; they are computed only where somebody scores.
     Returns the logits after the last of them, `[V]`. Call it under torch.inference_mode().
     """
     input_ids = torch.tensor([token_ids], device=model.device)  # [1, T]
@@ -32,6 +36,8 @@ def forward_sequence(model: Any, token_ids: list[int], cache: DynamicCache) -> t
         input_ids=input_ids,
         **{_cache_keyword(type(model).forward): cache},
         use_cache=True,
-        logits_to_keep=1,
+        logits_to_keep=len(token_ids) if score else 1,
     )
+    if score:
+        score(output.logits[0])
     return output.logits[0, -1]  # [V]

@@ -20,9 +20,21 @@ class InputProcessor:
 
     model: a transformers causal LM, read for its vocabulary and EOS ids only.
     config: resolved, so that max_model_len is a number.
+    pool_slots: tokens whose K/V the pool holds, from phase 6 on. reserves_all: a request that could outgrow the
+    pool is refused, because nobody would give memory back (phases 6 and 8).
     """
 
-    def __init__(self, model: Any, config: EngineConfig, tokenizer: Any = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        config: EngineConfig,
+        tokenizer: Any = None,
+        *,
+        pool_slots: int | None = None,
+        reserves_all: bool = False,
+    ) -> None:
+        self.pool_slots = pool_slots
+        self.reserves_all = reserves_all
         self.tokenizer = tokenizer
         self.vocab_size: int = model.get_input_embeddings().num_embeddings
         self.eos_token_ids = eos_token_ids(model)
@@ -67,6 +79,7 @@ class InputProcessor:
                 f"has {len(prompt)} tokens, but a sequence may hold {self.max_model_len} with its output; "
                 "shorten the prompt",
             )
+        self._check_pool(request)
         for name, ids in (
             ("prompt_token_ids", prompt),
             ("stop_token_ids", params.stop_token_ids),
@@ -76,6 +89,25 @@ class InputProcessor:
                 raise InvalidRequest(name, f"token id {largest} is outside the vocabulary (0 to {self.vocab_size - 1})")
         if params.stop and self.tokenizer is None:
             raise InvalidRequest("stop", "needs a tokenizer: pass one to build_engine, or use stop_token_ids")
+
+    def _check_pool(self, request: Request) -> None:
+        """What can never run is refused at the door: at the head of a line it would hold up everybody for ever."""
+        if self.pool_slots is None:
+            return
+        num_prompt = len(request.prompt_token_ids)
+        if num_prompt > self.pool_slots:
+            raise InvalidRequest(
+                "prompt_token_ids",
+                f"has {num_prompt} tokens, but the K/V pool holds {self.pool_slots}; shorten the prompt, "
+                "or give the engine more kv_num_blocks",
+            )
+        longest = min(num_prompt + request.params.max_tokens, self.max_model_len) - 1  # the last token is never run
+        if self.reserves_all and longest > self.pool_slots:
+            raise InvalidRequest(
+                "max_tokens",
+                f"{num_prompt} prompt tokens and {request.params.max_tokens} more need {longest} slots of K/V, "
+                f"but the pool holds {self.pool_slots}; ask for fewer, or give the engine more kv_num_blocks",
+            )
 
 
 def eos_token_ids(model: Any) -> frozenset[int]:

@@ -21,7 +21,17 @@ def greedy_reference(
     model: must not be shared with an engine, which may change its attention implementation.
     """
     prompt = torch.tensor([list(prompt_token_ids)], device=model.device)  # [1, T]
-    config = GenerationConfig(
+    with torch.inference_mode(), _own_generation_config(model, greedy_config(max_tokens, eos_token_ids)):
+        output = model.generate(prompt, attention_mask=torch.ones_like(prompt))  # [1, T + new]
+    return output[0, prompt.shape[1] :].tolist()
+
+
+def greedy_config(max_tokens: int, eos_token_ids: Collection[int] = ()) -> GenerationConfig:
+    """Pure greedy decoding up to `max_tokens` new tokens; without EOS ids, exactly so many.
+
+    Meant to be set as the model's own: a checkpoint's would fill in what is left open, EOS and penalties among it.
+    """
+    return GenerationConfig(
         do_sample=False,
         num_beams=1,
         max_new_tokens=max_tokens,
@@ -29,9 +39,6 @@ def greedy_reference(
         eos_token_id=sorted(eos_token_ids) or None,
         pad_token_id=0,
     )
-    with torch.inference_mode(), _own_generation_config(model, config):
-        output = model.generate(prompt, attention_mask=torch.ones_like(prompt))  # [1, T + new]
-    return output[0, prompt.shape[1] :].tolist()
 
 
 def top2_margins(model: Any, prompt_token_ids: Seq[int], output_token_ids: Seq[int]) -> list[float]:

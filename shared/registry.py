@@ -33,6 +33,8 @@ PHASES: tuple[Phase, ...] = (
     Phase(2, "phase02_iteration_scheduling", "scheduling per step"),
     Phase(3, "phase03_request_queue", "a queue with limits"),
     Phase(4, "phase04_chunked_prefill", "chunked prefill"),
+    Phase(6, "phase06_block_allocator", "memory in blocks"),
+    Phase(8, "phase08_paged_attention", "paged attention, one pass a step"),
 )
 
 

@@ -35,6 +35,7 @@ class SamplingParams:
     stop: strings that end the output; the text never contains them.
     stop_token_ids: ids that end the output; kept in `token_ids`, left out of the text.
     logprobs: None, or how many alternatives to report per token (0: the chosen one only).
+    prompt_logprobs: the same for the prompt's own tokens, with the first output; None skips that work.
     n: independent completions of the same prompt.
 
     Raises InvalidRequest, which names the field.
@@ -55,6 +56,7 @@ class SamplingParams:
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     n: int = 1
 
     def __post_init__(self) -> None:
@@ -71,8 +73,9 @@ class SamplingParams:
         _check_int("min_tokens", self.min_tokens, low=0, high=self.max_tokens)
         if not isinstance(self.ignore_eos, bool):
             raise InvalidRequest("ignore_eos", f"must be true or false, got {self.ignore_eos!r}")
-        if self.logprobs is not None:
-            _check_int("logprobs", self.logprobs, low=0, high=MAX_TOP_LOGPROBS)
+        for name in ("logprobs", "prompt_logprobs"):
+            if getattr(self, name) is not None:
+                _check_int(name, getattr(self, name), low=0, high=MAX_TOP_LOGPROBS)
         _check_int("n", self.n, low=1, high=MAX_N)
         _set(self, "stop", _checked_stop_strings(self.stop))
         _set(self, "stop_token_ids", _checked_token_ids("stop_token_ids", self.stop_token_ids))

@@ -45,6 +45,7 @@ class Sequence:
     status: Status = Status.WAITING
     finish_reason: str | None = None
     logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=lambda: [None])  # nothing predicts the first
     draft: list[int] = field(default_factory=list)  # guesses at the next tokens (phase 12)
 
     @property

@@ -79,11 +79,31 @@ def letter_tokenizer(num_letters: int = 20, base: int = 10, vocab_size: int = 64
 def open_engine(phase: Phase, model: Any = None, tokenizer: Any = None, **settings: Any) -> Iterator[Any]:
     """An engine of a phase over a model of its own (T0 if none), checked and closed in the end."""
     engine = phase.build_engine()(model or tiny_llama(), EngineConfig(**settings), tokenizer)
+    harden(engine)
     try:
         yield engine
         assert_clean(engine)
     finally:
         engine.close()
+
+
+def harden(engine: Any) -> None:
+    """Make faults loud: a pool full of NaN, so that a stale read shows, and a check of all blocks after every step."""
+    if cache := getattr(getattr(engine, "runner", None), "cache", None):
+        cache.key.fill_(float("nan"))
+        cache.value.fill_(float("nan"))
+    if allocator := getattr(getattr(engine, "scheduler", None), "allocator", None):
+        apply = engine.scheduler.apply
+
+        def checked_apply(*args: Any) -> Any:
+            outputs = apply(*args)
+            allocator.check_integrity()
+            for seq in engine.scheduler.running:
+                num_slots = len(allocator.block_tables.get(seq.name, ())) * allocator.block_size
+                assert seq.num_computed_tokens <= num_slots, "K/V without a slot"
+            return outputs
+
+        engine.scheduler.apply = checked_apply
 
 
 def greedy(prompt: Seq[int], max_tokens: int, **params: Any) -> Request:

@@ -218,7 +218,7 @@ def test_a_system_whose_process_dies_ends_the_run_and_keeps_the_finished_rounds(
 
 
 def test_the_slow_ones_may_run_fewer_requests() -> None:
-    specs = [hf_spec(TINY), hf_static_spec(TINY, 32), *(phase_spec(TINY, phase, "auto") for phase in PHASES[:2])]
+    specs = [hf_spec(TINY), hf_static_spec(TINY, 32), *(phase_spec(TINY, phase) for phase in PHASES[:2])]
     plan = OfflinePlan(["A"], specs, "hf", 1.0, 0.25, seed=0, num_rounds=1, provenance=fake_provenance())
     assert [plan.num_requests(spec, workload("A")) for spec in specs] == [8, 32, 8, 8]
 
@@ -232,7 +232,7 @@ def test_step_cost_measures_each_phase_that_steps(tmp_path: Path) -> None:
     assert all(len(s.repeats) == 2 and all((r["step_s"] or 0) > 0 for r in s.repeats) for s in systems)
 
 
-@pytest.mark.parametrize("command", [[], ["offline"], ["step-cost"], ["tables"]])
+@pytest.mark.parametrize("command", [[], ["offline"], ["interference"], ["step-cost"], ["tables"]])
 def test_help_explains(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([*command, "--help"])
@@ -254,6 +254,13 @@ def test_help_explains(command: list[str], capsys: pytest.CaptureFixture[str]) -
         (["offline", "--phases", "none", "--baselines", "none"], "nothing to run"),
         (["offline", "--model", "./no/such/folder", "--scale", "0.1"], "no such folder"),
         (["offline", "--tiny", "--publish"], "publish"),
+        (["interference", "--phases", "1,3"], "phase 1"),
+        (["interference", "--phases", "none"], "nothing to run"),
+        (["interference", "--streams", "0"], "--streams"),
+        (["interference", "--prompt-tokens", "many"], "--prompt-tokens"),
+        (["interference", "--tiny", "--publish"], "publish"),
+        (["interference", "--tiny", "--prefill-budget-tokens", "7"], "give 8 or more"),
+        (["interference", "--tiny", "--prefill-chunk-size", "1"], "the model takes 1024"),
         (["step-cost", "--phases", "1"], "no step loop"),
         (["tables", "--root", "./no/such/folder"], "no such folder"),
     ],

@@ -93,6 +93,48 @@ def step_until(engine: Any, tokens: dict[str, list[int]], condition: Any, max_st
     raise AssertionError(f"not true after {max_steps} steps")
 
 
+paging_phases = [p for p in PHASES if p.number >= 6]
+
+
+@pytest.mark.parametrize("phase", paging_phases, ids=lambda p: p.package[:7])
+def test_sch_01_a_prompt_over_the_whole_pool_is_refused_and_blocks_nobody(phase: Phase) -> None:
+    with open_engine(phase, kv_block_size=4, kv_num_blocks=8, max_model_len=128) as engine:
+        with pytest.raises(InvalidRequest, match="40 tokens, but the K/V pool holds 32") as refused:
+            engine.stream(greedy(Q[:40], 4))
+        assert refused.value.param == "prompt_token_ids"
+        assert engine.generate([greedy(PA, 4)])[0].token_ids == [8, 62, 18, 72]
+        assert_clean(engine)
+
+
+@pytest.mark.parametrize("phase", [p for p in paging_phases if p.number < 9], ids=lambda p: p.package[:7])
+def test_a_request_that_could_outgrow_the_pool_is_refused_where_nobody_gives_memory_back(phase: Phase) -> None:
+    with open_engine(phase, kv_block_size=4, kv_num_blocks=8) as engine:
+        assert engine.generate([greedy(PA, 25)])[0].token_ids[:24] == GREEDY_PA, "32 slots, the last token needs none"
+        with pytest.raises(InvalidRequest, match="8 prompt tokens and 26 more need 33 slots") as refused:
+            engine.generate([greedy(PA, 26)])
+        assert refused.value.param == "max_tokens"
+        assert_alive(engine)
+
+
+# -- blocks -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("phase", paging_phases, ids=lambda p: p.package[:7])
+@pytest.mark.parametrize("n", [1, 3])
+def test_kv_01_and_02_an_abort_gives_all_blocks_back(phase: Phase, n: int) -> None:
+    with open_engine(phase, kv_block_size=4, kv_num_blocks=400, prefill_chunk_size=4) as engine:
+        for steps in (1, 3, 120):  # in prefill, and in decode
+            engine.add_request(
+                Request(Q * 4, SamplingParams(max_tokens=60, ignore_eos=True, n=n, temperature=1.0), request_id="x")
+            )
+            for _ in range(steps):
+                engine.step()
+            assert engine.stats().kv_blocks_used > 0
+            engine.abort("x")
+            assert_clean(engine)
+        assert_alive(engine)
+
+
 # -- sampling -----------------------------------------------------------------------------------------
 
 
@@ -408,3 +450,51 @@ def test_con_01_a_second_request_with_a_live_id_is_refused_and_the_first_unharme
         assert_clean(engine)
         assert engine.stats().generated_tokens == 48
         assert_alive(engine)
+
+
+# -- logprobs -----------------------------------------------------------------------------------------
+
+PFX_05 = [-8.72634, -4.04783, -4.79558, -2.57545, -8.58013, -5.72428, -6.05516]  # of PA's tokens after the first
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 64])
+def test_pfx_05_prompt_logprobs_in_any_company_and_any_chunks(phase: Phase, chunk: int) -> None:
+    asked = Request(PA, SamplingParams(max_tokens=1, logprobs=1, prompt_logprobs=1))
+    with open_engine(phase, prefill_chunk_size=chunk, kv_block_size=4) as engine:
+        for _ in range(2):
+            stream, beside = engine.streams([asked, greedy(PB, 3)])
+            output = next(stream)
+            assert beside.result().token_ids == T0_OUTPUTS["PB"][:3]
+            assert output.prompt_logprobs is not None
+            assert output.prompt_logprobs[0] is None
+            values = [entry.logprob for entry in output.prompt_logprobs[1:]]
+            assert values == pytest.approx(PFX_05, abs=1e-3)
+            assert output.logprobs is not None
+            assert output.logprobs[0].logprob == pytest.approx(-0.60923, abs=1e-3)
+            engine.generate([greedy(PA, 1)])
+
+
+def test_logprobs_are_those_of_the_models_own_distribution(phase: Phase) -> None:
+    with open_engine(phase) as engine:
+        output = engine.generate([greedy(PA, 6, logprobs=3)])[0]
+    model = tiny_llama()
+    with torch.inference_mode():
+        logits = model(torch.tensor([PA + GREEDY_PA[:6]])).logits[0].log_softmax(-1)
+    logprobs = output.outputs[0].logprobs
+    assert logprobs is not None
+    for position, entry in enumerate(logprobs, len(PA) - 1):
+        best = logits[position].topk(3)
+        assert list(entry.top) == best.indices.tolist()
+        assert list(entry.top.values()) == pytest.approx(best.values.tolist(), abs=1e-5)
+        assert entry.logprob == pytest.approx(logits[position, entry.token_id].item(), abs=1e-5)
+
+
+def test_spc_05_a_repetition_penalty_counts_prompt_and_output(phase: Phase) -> None:
+    """The case's list with speculation off; with it on is the final phase's."""
+    with open_engine(phase, tiny_llama(seed=7, initializer_range=0.1)) as engine:
+        penalized, plain = engine.generate([greedy(PA, 24, repetition_penalty=1.3), greedy(PA, 6)])
+    assert penalized.token_ids == [
+        *[79, 42, 31, 47, 93, 51, 70, 77, 7, 85, 20, 77],
+        *[61, 68, 64, 49, 2, 5, 2, 5, 5, 5, 91, 26],
+    ]
+    assert plain.token_ids == [79, 42, 42, 11, 42, 11]

@@ -14,7 +14,7 @@ import pytest
 from shared.config import EngineConfig
 from shared.explain import assert_same_tokens
 from shared.reference import greedy_reference, top2_margins
-from shared.registry import Phase
+from shared.registry import PHASES, Phase
 from shared.request import Request, SamplingParams
 from shared.tiny_models import FAMILIES
 from tests.helpers import PA, PB, PC, Q, greedy, open_engine, phase_ids, reference, step_phases, token_lists
@@ -160,6 +160,64 @@ def test_one_step_runs_decodes_and_a_chunk_and_stays_exact(phase: Phase) -> None
                 tokens[output.request_id] += output.token_ids
     assert mixed >= 10
     assert [tokens["a"], tokens["b"]] == expected("llama", [PA, Q])
+
+
+paging_phases = [phase for phase in PHASES if phase.number >= 6]
+
+
+@pytest.mark.parametrize("phase", paging_phases, ids=lambda phase: phase.package[:7])
+@pytest.mark.parametrize("kv_block_size", [1, 3, 7, 16, 32])
+def test_block_size_changes_nothing(phase: Phase, family: str, kv_block_size: int) -> None:
+    prompts = [PA, Q[:40], Q[:1], PB, Q]
+    sizes = {"kv_block_size": kv_block_size, "prefill_chunk_size": 16, "max_batch_size": 4}
+    with open_engine(phase, FAMILIES[family](), **sizes) as engine:
+        outputs = token_lists(engine.generate([greedy(prompt, MAX_TOKENS) for prompt in prompts]))
+    config = EngineConfig(**sizes)
+    assert_same_tokens(
+        phase.build_engine(), FAMILIES[family], prompts, outputs, expected(family, prompts), config=config
+    )
+
+
+@pytest.mark.parametrize("phase", paging_phases, ids=lambda phase: phase.package[:7])
+@pytest.mark.parametrize("kv_block_size", [1, 3, 7])
+def test_a_pool_that_holds_one_and_a_half_sequences_changes_nothing(phase: Phase, kv_block_size: int) -> None:
+    prompts = [PA, PB, PC, Q[:23]]
+    num_blocks = (46 + 20) // kv_block_size
+    with open_engine(phase, kv_block_size=kv_block_size, kv_num_blocks=num_blocks) as engine:
+        outputs = token_lists(engine.generate([greedy(prompt, MAX_TOKENS) for prompt in prompts]))
+    assert outputs == expected("llama", prompts)
+
+
+@pytest.mark.parametrize("phase", paging_phases, ids=lambda phase: phase.package[:7])
+def test_prompts_and_outputs_around_block_edges(phase: Phase) -> None:
+    lengths = [n for k in (1, 2, 5) for n in (4 * k - 1, 4 * k, 4 * k + 1)]
+    requests = [greedy(Q[:length], max_tokens) for length in lengths for max_tokens in (1, 3, 4, 5)]
+    with open_engine(phase, kv_block_size=4, max_batch_size=5, prefill_chunk_size=6) as engine:
+        outputs = token_lists(engine.generate(requests))
+    for request, output in zip(requests, outputs):
+        assert output == expected("llama", [list(request.prompt_token_ids)], request.params.max_tokens)[0]
+
+
+@pytest.mark.parametrize("phase", [phase for phase in PHASES if phase.number >= 8], ids=lambda phase: phase.package[:7])
+def test_every_step_is_one_forward_pass_with_prefills_and_decodes_in_it(phase: Phase) -> None:
+    with open_engine(phase, prefill_chunk_size=8, prefill_budget_tokens=12, max_batch_size=4) as engine:
+        forwards: list[int] = []
+        engine.runner.model.register_forward_pre_hook(
+            lambda _, __, inputs: forwards.append(inputs["input_ids"].shape[1]), with_kwargs=True
+        )
+        for prompt in (PA, Q[:40], PB):
+            engine.add_request(greedy(prompt, 12))
+        steps = mixed = 0
+        plan = engine.scheduler.plan
+        plans: list[Any] = []
+        engine.scheduler.plan = lambda: plans.append(plan()) or plans[-1]
+        while engine.has_unfinished():
+            engine.step()
+            steps += 1
+            mixed += len({item.is_decode for item in plans[-1].items}) == 2
+            assert forwards[-1] == plans[-1].num_tokens, "no padding"
+    assert len(forwards) == steps
+    assert mixed >= 3
 
 
 def test_several_completions_of_one_prompt_are_each_the_greedy_one(phase: Phase) -> None:

@@ -19,6 +19,17 @@ NUMBERS = {phase.package: phase.number for phase in PHASES}
 # Where a scheduler (or another whole file) is written again: the methods that are this phase's lesson.
 LESSONS = {
     "phase04_chunked_prefill/scheduler.py": {"Scheduler.__init__", "Scheduler.plan", "Scheduler._next_to_prefill"},
+    "phase06_block_allocator/scheduler.py": {
+        "Scheduler.__init__",
+        "Scheduler.plan",
+        "Scheduler.apply",
+        "Scheduler.abort",
+        "Scheduler.stats",
+        "Scheduler._schedule",
+        "Scheduler._next_to_prefill",
+        "Scheduler._can_admit",
+        "Scheduler._worst_case",
+    },
 }
 
 # Parts that decide, and so must be testable in milliseconds.
@@ -45,6 +56,8 @@ TORCH_FREE = [
     "phase02_iteration_scheduling.scheduler",
     "phase03_request_queue.request_queue",
     "phase04_chunked_prefill.scheduler",
+    "phase06_block_allocator.block_allocator",
+    "phase06_block_allocator.scheduler",
 ]
 
 

@@ -3,19 +3,21 @@
 import argparse
 import sys
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
 from shared.bench.arguments import make_parser
 from shared.bench.code_files import REPOSITORY
-from shared.bench.columns import DEFAULT_COLUMNS, make_table
+from shared.bench.columns import ON_SCREEN, make_table
 from shared.bench.host import provenance
+from shared.bench.interference import InterferencePlan, Tokens, interference_spec, run_interference
 from shared.bench.offline import OfflinePlan, run_offline
 from shared.bench.progress import ProgressLine
 from shared.bench.results import Result, write_result
 from shared.bench.source_line import disturbance, source_line
-from shared.bench.systems import ModelChoice, SystemSpec, hf_spec, hf_static_spec, phase_spec
+from shared.bench.systems import BENCH_CONFIG, ModelChoice, SystemSpec, hf_spec, hf_static_spec, phase_spec
 from shared.bench.tables import PUBLISHED, update
 from shared.bench.worker import SystemFailed
 from shared.errors import SetupError
@@ -30,7 +32,7 @@ def main(argv: Seq[str] | None = None) -> int:
     """The command; returns its exit code."""
     argv = sys.argv[1:] if argv is None else list(argv)
     args = make_parser().parse_args(argv)
-    commands = {"offline": offline, "step-cost": step_cost, "tables": tables}
+    commands = {"offline": offline, "interference": interference, "step-cost": step_cost, "tables": tables}
     try:
         return commands[args.command](args, argv)
     except SetupError as error:
@@ -45,8 +47,7 @@ def main(argv: Seq[str] | None = None) -> int:
 
 
 def offline(args: argparse.Namespace, argv: Seq[str]) -> int:
-    if args.tiny and args.publish:
-        raise SetupError("a random model's figures are not for publishing: leave out --tiny or --publish")
+    _check_publishable(args)
     specs = _specs(args)
     plan = OfflinePlan(
         workload_keys=args.workloads,
@@ -60,6 +61,24 @@ def offline(args: argparse.Namespace, argv: Seq[str]) -> int:
     )
     with ProgressLine(err, plan.num_announcements) as progress:
         run_offline(plan, progress.announce, lambda result: keep(result, args))
+    return 0
+
+
+def interference(args: argparse.Namespace, argv: Seq[str]) -> int:
+    _check_publishable(args)
+    model = _model(args)
+    chunk: Tokens = args.prefill_chunk_size or "auto"
+    budget: Tokens = args.prefill_budget_tokens or "auto"
+    plan = InterferencePlan(
+        specs=[interference_spec(model, phase, args.streams, chunk, budget) for phase in args.phases],
+        num_streams=args.streams,
+        num_prompt_tokens=args.prompt_tokens,
+        seed=args.seed,
+        num_rounds=args.repeats,
+        provenance=provenance(argv, REPOSITORY),
+    )
+    with ProgressLine(err, plan.num_announcements) as progress:
+        run_interference(plan, progress.announce, lambda result: keep(result, args))
     return 0
 
 
@@ -99,17 +118,27 @@ def keep(result: Result, args: argparse.Namespace) -> None:
     for warning in disturbance(result):
         err.print(f"warning: {warning}")
     out.print()
-    out.print(make_table(result, DEFAULT_COLUMNS[result.kind], result.systems))
+    out.print(make_table(result, ON_SCREEN[result.kind], result.systems))
     out.print(source_line(path.name, result), soft_wrap=True)
     err.print(f"{'' if is_whole else f'only {num_repeats} of {result.planned_repeats} rounds; '}kept in {path}")
 
 
 def _specs(args: argparse.Namespace) -> list[SystemSpec]:
     """The systems in the order of a round: baselines first."""
-    model = ModelChoice(args.model, args.tiny, args.dtype, num_threads=args.threads)
+    model = _model(args)
     baselines = {"hf": hf_spec(model), "hf-static": hf_static_spec(model, args.static_batch_size)}
-    phases = [phase_spec(model, phase, args.max_batch_size or "auto") for phase in args.phases]
+    config = replace(BENCH_CONFIG, max_batch_size=args.max_batch_size or "auto")
+    phases = [phase_spec(model, phase, config) for phase in args.phases]
     return [baselines[name] for name in args.baselines] + phases
+
+
+def _model(args: argparse.Namespace) -> ModelChoice:
+    return ModelChoice(args.model, args.tiny, args.dtype, num_threads=args.threads)
+
+
+def _check_publishable(args: argparse.Namespace) -> None:
+    if args.tiny and args.publish:
+        raise SetupError("a random model's figures are not for publishing: leave out --tiny or --publish")
 
 
 if __name__ == "__main__":

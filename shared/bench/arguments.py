@@ -13,6 +13,7 @@ EXAMPLES = """examples:
   python -m shared.bench offline --tiny --repeats 2          does it work? (a random tiny model, under a minute)
   python -m shared.bench offline --workloads A               the random workload, a quarter of its requests
   python -m shared.bench offline --phases 1 --baselines hf --workloads C    phase 1 against Hugging Face
+  python -m shared.bench interference --tiny --repeats 2     what a long prompt does to running streams
   python -m shared.bench step-cost                           what the step loop itself costs
   python -m shared.bench tables --check                      are the READMEs' tables what was measured?
 
@@ -45,10 +46,26 @@ def make_parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_offline(_add(commands, "offline", "throughput and latency of every phase", f"{WORKLOADS}\n\n{HOW_TO_READ}"))
+    _add_interference(_add(commands, "interference", "running streams while a long prompt arrives", INTERFERENCE))
     _add_step_cost(_add(commands, "step-cost", "milliseconds a step costs beside the model", STEP_COST))
     _add_tables(_add(commands, "tables", "write the READMEs' tables from the published results", TABLES))
     return parser
 
+
+INTERFERENCE = """what happens: the streams (prompts of 16 to 32 tokens) decode. When each has 8 tokens, the long
+prompt comes, between two steps. From then until its first token is the window. Then all run to their forced ends.
+
+how to read it:
+  gap p50 before     between two tokens of a stream, when all streams decode and the long prompt is not there yet
+  gap p50, p99, max  of all streams' gaps that overlap the window. With whole-prompt prefill (phase 3) the window
+                     is one step: each stream has one gap, and the three are the same
+  long prompt's TTFT from its arrival to its first token: what it pays for letting the streams go on
+  ... to phase03     over the same figure of the first phase, in the same round: the median of the ratios counts, since
+                     the host's speed drifts; smallest and largest beside it
+  exact              requests, the long one included, whose tokens are those of HF alone in fp32
+
+Smaller chunks: shorter gaps, later first token. Each row ran with the chunk and the budget it shows, in tokens.
+Run nothing else meanwhile."""
 
 STEP_COST = """A stand-in for the runner gives each sequence the same token at once, so a step is only planning,
 bookkeeping and handing out. Median over the steps of a repeat, then over the repeats. Aim: under 0.3 ms at 8.
@@ -100,20 +117,39 @@ def _add_offline(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="share of those for hf and phases 1 to 6; rows say so; default: 1",
     )
-    how.add_argument("--seed", type=int, default=0, metavar="N", help="of the workloads; default: 0")
-    model = how.add_mutually_exclusive_group()
-    model.add_argument("--model", help="a folder, a .gguf file or a hub id; default: SmolLM2-135M-Instruct")
-    model.add_argument("--tiny", action="store_true", help="a random two-layer model: for trying the command only")
-    how.add_argument(
-        "--dtype",
-        choices=[name for name in DTYPES if name != "auto"],
-        default="float32",
-        metavar="TYPE",
-        help="float32 (the default), bfloat16, float16 or float64",
-    )
-    how.add_argument("--threads", type=_count, metavar="N", help="torch's threads; default: torch's own choice")
+    _add_model(how)
     how.add_argument("--max-batch-size", type=_count, metavar="N", help="of the phases; default: the phases' own")
     how.add_argument("--static-batch-size", type=_count, metavar="N", default=32, help="of hf-static; default: 32")
+    _add_keeping(parser)
+
+
+def _add_interference(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_argument_group("what to compare")
+    what.add_argument(
+        "--phases",
+        type=_phases,
+        default="3,4",
+        metavar="3,4,..",
+        help="from 2 on; ratios refer to the first; default: 3,4",
+    )
+    what.add_argument(
+        "--prompt-tokens", type=_count, default=1000, metavar="N", help="of the long prompt; default: 1000"
+    )
+    what.add_argument("--streams", type=_count, default=7, metavar="N", help="that decode meanwhile; default: 7")
+    how = parser.add_argument_group("with what")
+    how.add_argument(
+        "--prefill-chunk-size",
+        type=_count,
+        metavar="N",
+        help="most prompt tokens of a sequence in a step, from phase 4 on; default: the engine's own",
+    )
+    how.add_argument(
+        "--prefill-budget-tokens",
+        type=_count,
+        metavar="N",
+        help="most tokens of a step, from phase 4 on; decodes take theirs first; default: the engine's own",
+    )
+    _add_model(how)
     _add_keeping(parser)
 
 
@@ -135,6 +171,21 @@ def _add_tables(parser: argparse.ArgumentParser) -> None:
         "--check", action="store_true", help="write nothing; exit 1 if a table is not what it should be"
     )
     parser.add_argument("--root", metavar="DIR", help="the repository; default: this one")
+
+
+def _add_model(parser: "argparse._ArgumentGroup") -> None:
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the token ids and lengths; default: 0")
+    model = parser.add_mutually_exclusive_group()
+    model.add_argument("--model", help="a folder, a .gguf file or a hub id; default: SmolLM2-135M-Instruct")
+    model.add_argument("--tiny", action="store_true", help="a random two-layer model: for trying the command only")
+    parser.add_argument(
+        "--dtype",
+        choices=[name for name in DTYPES if name != "auto"],
+        default="float32",
+        metavar="TYPE",
+        help="float32 (the default), bfloat16, float16 or float64",
+    )
+    parser.add_argument("--threads", type=_count, metavar="N", help="torch's threads; default: torch's own choice")
 
 
 def _add_phases(parser: "argparse._ActionsContainer") -> None:

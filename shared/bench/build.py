@@ -1,13 +1,15 @@
 """From a system's spec to the system, in the process that will run it."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 
 from shared.bench.hf_baselines import HFBatches, HFReference
+from shared.bench.late_arrival import serve_with_late_arrival
 from shared.bench.latency import Served
-from shared.bench.phase_system import PhaseSystem
+from shared.bench.phase_system import PhaseSystem, Serve, serve_at_once
 from shared.bench.systems import ModelChoice, SystemInfo, SystemSpec
 from shared.config import resolve_config
 from shared.input_processor import eos_token_ids, model_max_len
@@ -15,11 +17,12 @@ from shared.registry import Phase
 from shared.request import Request
 
 TINY_MAX_LEN = 1024  # workload B needs 608
+SETTINGS = {"max_batch_size": 2, "prefill_chunk_size": 4, "prefill_budget_tokens": 4}  # setting -> first phase it is of
 
 
 class System(Protocol):
     def serve(self, requests: tuple[Request, ...]) -> Served:
-        """All of the requests, handed over at once."""
+        """What comes of all of the requests."""
 
 
 def build_system(spec: SystemSpec) -> tuple[System, SystemInfo]:
@@ -48,11 +51,18 @@ def load(choice: ModelChoice, load_tokenizer: bool = False) -> tuple[Any, Any, s
 
 
 def _build_phase(spec: SystemSpec, phase: Phase, model: Any, info: SystemInfo) -> tuple[System, SystemInfo]:
-    system = PhaseSystem(phase, model, spec.max_batch_size)
-    resolved, _ = resolve_config(system.config, device=info.device, model_max_len=info.max_model_len)
-    batch_size = int(resolved.max_batch_size) if phase.number > 1 else 1
-    implementation = dict(getattr(system.engine, "implementation", {}))
-    return system, replace(info, settings={"max_batch_size": batch_size}, implementation=implementation)
+    engine = phase.build_engine()(model, spec.config)
+    resolved, _ = resolve_config(spec.config, device=info.device, model_max_len=info.max_model_len)
+    settings = {name: getattr(resolved, name) for name, first in SETTINGS.items() if phase.number >= first}
+    implementation = dict(getattr(engine, "implementation", {}))
+    info = replace(info, settings={"max_batch_size": 1} | settings, implementation=implementation)
+    return PhaseSystem(engine, _serve(spec.late_after_tokens)), info
+
+
+def _serve(late_after_tokens: int | None) -> Serve:
+    if late_after_tokens is None:
+        return serve_at_once
+    return partial(serve_with_late_arrival, num_tokens=late_after_tokens)
 
 
 def _model_info(model: Any, tokenizer: Any, name: str) -> SystemInfo:

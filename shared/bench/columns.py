@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from shared.bench.results import Result, SystemResult
-from shared.bench.summary import base_of, median_of, pair_ratios, stored, tokens_per_second, values
+from shared.bench.summary import Figure, base_of, median_of, pair_ratios, stored, tokens_per_second, values
 from shared.bench.workloads import num_of
 from shared.errors import SetupError
 
@@ -65,8 +65,8 @@ def _label(result: Result, system: SystemResult) -> str:
     return f"{system.label} ({num_of(system.num_requests or 0, workload.num_requests)})"
 
 
-def _batch(_result: Result, system: SystemResult) -> str:
-    return str(system.settings.get("max_batch_size", UNDEFINED))
+def _setting(name: str) -> Cell:
+    return lambda _result, system: str(system.settings.get(name, UNDEFINED))
 
 
 def _throughput(_result: Result, system: SystemResult) -> str:
@@ -74,11 +74,14 @@ def _throughput(_result: Result, system: SystemResult) -> str:
     return UNDEFINED if value is None else f"{value:,.1f}"
 
 
-def _ratio(result: Result, system: SystemResult) -> str:
-    base = base_of(result)
-    if base is None or system is base:
-        return UNDEFINED if base is None else "1"
-    return spread(pair_ratios(system, base), digits=2)
+def _ratio(figure: Figure) -> Cell:
+    def cell(result: Result, system: SystemResult) -> str:
+        base = base_of(result)
+        if base is None or system is base:
+            return UNDEFINED if base is None else "1"
+        return spread(pair_ratios(system, base, figure), digits=2)
+
+    return cell
 
 
 def _milliseconds(figure: str) -> Cell:
@@ -108,16 +111,35 @@ def _step_cost(_result: Result, system: SystemResult) -> str:
 
 COLUMNS: dict[str, Column] = {
     "system": Column("system", _label),
-    "batch": Column("batch", _batch),
+    "batch": Column("batch", _setting("max_batch_size")),
     "tok_s": Column("output tok/s", _throughput),
-    "ratio": Column("ratio to {base} (min–max)", _ratio),
+    "ratio": Column("ratio to {base} (min–max)", _ratio(tokens_per_second)),
     "ttft_p50": Column("TTFT p50 ms", _milliseconds("ttft_p50_s")),
     "ttft_p99": Column("TTFT p99 ms", _milliseconds("ttft_p99_s")),
     "tpot_p50": Column("TPOT p50 ms", _milliseconds("tpot_p50_s")),
     "itl_p99": Column("ITL p99 ms", _milliseconds("itl_p99_s")),
     "peak_rss": Column("peak RSS MB", _peak_rss),
     "exact": Column("exact", _exact),
+    "chunk": Column("chunk", _setting("prefill_chunk_size")),
+    "budget": Column("budget", _setting("prefill_budget_tokens")),
+    "gap_before_p50": Column("gap p50 before ms", _milliseconds("gap_before_p50_s")),
+    "gap_p50": Column("gap p50 ms", _milliseconds("gap_p50_s")),
+    "gap_p99": Column("gap p99 ms", _milliseconds("gap_p99_s")),
+    "gap_p99_ratio": Column("gap p99 to {base} (min–max)", _ratio(stored("gap_p99_s"))),
+    "gap_max": Column("gap max ms", _milliseconds("gap_max_s")),
+    "gap_max_ratio": Column("gap max to {base} (min–max)", _ratio(stored("gap_max_s"))),
+    "late_ttft": Column("long prompt's TTFT ms", _milliseconds("late_ttft_s")),
+    "late_ttft_ratio": Column("TTFT to {base} (min–max)", _ratio(stored("late_ttft_s"))),
     "step": Column("ms per step (min–max)", _step_cost),
 }
-OFFLINE_COLUMNS = tuple(name for name in COLUMNS if name != "step")
-DEFAULT_COLUMNS: dict[str, tuple[str, ...]] = {"offline": OFFLINE_COLUMNS, "step-cost": ("system", "step")}
+INTERFERENCE = ("gap_before_p50", "gap_p50", "gap_p99", "gap_max", "late_ttft")
+INTERFERENCE_RATIOS = ("gap_p99_ratio", "gap_max_ratio", "late_ttft_ratio")
+TIMES = ("ttft_p50", "ttft_p99", "tpot_p50", "itl_p99")
+DEFAULT_COLUMNS: dict[str, tuple[str, ...]] = {
+    "offline": ("system", "batch", "tok_s", "ratio", *TIMES, "peak_rss", "exact"),
+    "interference": ("system", *INTERFERENCE, "exact"),
+    "step-cost": ("system", "step"),
+}
+ON_SCREEN = DEFAULT_COLUMNS | {  # there is more room than in a README
+    "interference": ("system", "chunk", "budget", *INTERFERENCE, *INTERFERENCE_RATIOS, "exact"),
+}

@@ -5,10 +5,11 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from shared.bench.cpu_clock import CpuClock
-from shared.bench.latency import Answer, latencies
+from shared.bench.latency import Answer
 from shared.bench.results import Figures
 from shared.bench.worker import Worker
 from shared.bench.workloads import Workload
+from shared.request import Request
 
 Round = dict[str, Figures]  # system name -> what was measured
 
@@ -18,20 +19,23 @@ class Contest:
     """Some systems under one workload.
 
     num_requests: system name -> how many of the workload's requests it runs, the first ones.
-    expected: the right tokens of each request. announce: called before each run.
+    warm_up: what each system serves before the rounds. expected: the right tokens of each request.
+    figures: what is made of a run's answers. announce: called before each run.
     """
 
     workload: Workload
     workers: Seq[Worker]
     num_requests: Mapping[str, int]
+    warm_up: Seq[Request]
     expected: Seq[Seq[int]]
+    figures: Callable[[Seq[Answer]], Mapping[str, float | int | None]]
     announce: Callable[[str], None]
 
     def rounds(self, num_rounds: int) -> Iterator[Round]:
         """Warm every system up once, then yield each round when all of them have run."""
         for worker in self.workers:
             self.announce(f"{self.workload.label}: warm-up, {worker.spec.name}")
-            worker.serve(self.workload.warm_up())
+            worker.serve(self.warm_up)
         for number in range(1, num_rounds + 1):
             yield {worker.spec.name: self._run(worker, f"round {number} of {num_rounds}") for worker in self.workers}
 
@@ -43,7 +47,7 @@ class Contest:
         return {
             "seconds": served.seconds,
             "output_tokens": served.num_output_tokens,
-            **latencies(served.answers),
+            **self.figures(served.answers),
             "peak_rss_bytes": peak_rss_bytes,
             "num_exact": num_exact(served.answers, self.expected),
             "other_cpu_share": CpuClock.now().other_share_since(before),

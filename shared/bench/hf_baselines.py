@@ -9,11 +9,10 @@ from collections.abc import Sequence as Seq
 from typing import Any
 
 import torch
-from transformers import GenerationConfig
 from transformers.generation.streamers import BaseStreamer
 
 from shared.bench.latency import Answer, Served
-from shared.reference import greedy_reference
+from shared.reference import greedy_config, greedy_reference
 from shared.request import Request
 
 PAD = 0  # what stands there does not matter: it is masked
@@ -39,7 +38,7 @@ class HFBatches:
     def _run(self, batch: Seq[Request], started: float) -> list[Answer]:
         input_ids, attention_mask = left_padded([request.prompt_token_ids for request in batch])
         device, clock = self.model.device, TokenClock(started)
-        self.model.generation_config = _greedy(max(request.params.max_tokens for request in batch))
+        self.model.generation_config = greedy_config(max(request.params.max_tokens for request in batch))
         with torch.inference_mode():
             output = self.model.generate(
                 input_ids.to(device), attention_mask=attention_mask.to(device), streamer=clock
@@ -84,15 +83,3 @@ def left_padded(prompts: Seq[Seq[int]]) -> tuple[torch.Tensor, torch.Tensor]:
     input_ids = torch.tensor([[PAD] * (width - len(prompt)) + list(prompt) for prompt in prompts])
     attention_mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
     return input_ids, attention_mask
-
-
-def _greedy(max_tokens: int) -> GenerationConfig:
-    """Set as the model's own: a checkpoint's would fill in what is left open, EOS and penalties among it."""
-    return GenerationConfig(
-        do_sample=False,
-        num_beams=1,
-        max_new_tokens=max_tokens,
-        repetition_penalty=1.0,
-        eos_token_id=None,
-        pad_token_id=PAD,
-    )

@@ -11,15 +11,19 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One request's tokens. token_times: when each came out, in seconds since the requests were handed over."""
+    """One request's tokens. token_times: when each came out, in seconds since the requests were handed over.
+
+    arrival: when it was handed over itself, on the same clock; 0 where all came at once.
+    """
 
     token_ids: list[int]
     token_times: list[float]
+    arrival: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a system made of some requests that all came at once, in their order, and how long it took."""
+    """What a system made of some requests, in their order, and how long it took."""
 
     seconds: float
     answers: list[Answer]

@@ -112,5 +112,6 @@ def _block(line: int, marker: Marker, body: str, results: Mapping[str, Result]) 
 
 
 def _nothing_yet(marker: Marker) -> str:
-    workload = f" --workloads {marker.options['workload']}" if "workload" in marker.options else ""
+    has_choice = marker.kind == "offline" and "workload" in marker.options
+    workload = f" --workloads {marker.options['workload']}" if has_choice else ""
     return f"Not measured yet: `python -m shared.bench {marker.kind}{workload} --publish`"

@@ -1,20 +1,17 @@
 """`python -m shared.bench offline`: all requests at once, every phase beside Hugging Face, in alternating rounds."""
 
-from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 
-from shared.bench.contest import Contest, Round
+from shared.bench.contest import Contest
 from shared.bench.host import Provenance
-from shared.bench.results import ModelRecord, Result, SystemResult, WorkloadRecord
+from shared.bench.latency import latencies
+from shared.bench.recording import Announce, Keep, Stamp, announced_worker, expected_tokens, run_and_keep
 from shared.bench.systems import SystemInfo, SystemSpec, reference_spec
 from shared.bench.worker import Worker
 from shared.bench.workloads import Workload, check_key, make_workload, num_scaled
 from shared.errors import SetupError
-
-Keep = Callable[[Result], None]
-Announce = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,40 +54,21 @@ def run_offline(plan: OfflinePlan, announce: Announce, keep: Keep) -> None:
 
     Also when it is interrupted, or a system fails (SystemFailed). Raises SetupError before anything is timed.
     """
+    stamp = Stamp("offline", plan.base, plan.num_rounds, plan.provenance)
     workloads, expected = _workloads_and_answers(plan, announce)
     with ExitStack() as stack:
-        workers = [stack.enter_context(_announced_worker(spec, announce)) for spec in plan.specs]
+        workers = [stack.enter_context(announced_worker(spec, announce)) for spec in plan.specs]
         for workload, tokens in zip(workloads, expected):
             num_requests = {spec.name: plan.num_requests(spec, workload) for spec in plan.specs}
-            with _kept_in_any_case(plan, workload, workers, keep) as finished:
-                for figures in Contest(workload, workers, num_requests, tokens, announce).rounds(plan.num_rounds):
-                    finished.append(figures)
-
-
-@contextmanager
-def _kept_in_any_case(plan: OfflinePlan, workload: Workload, workers: Seq[Worker], keep: Keep) -> Iterator[list[Round]]:
-    finished: list[Round] = []
-    try:
-        yield finished
-    finally:
-        if finished:
-            keep(_result(plan, workload, workers, finished))
-
-
-def _announced_worker(spec: SystemSpec, announce: Announce) -> Worker:
-    announce(f"building {spec.name}")
-    return Worker(spec)
+            contest = Contest(workload, workers, num_requests, workload.warm_up(), tokens, latencies, announce)
+            run_and_keep(contest, stamp, keep)
 
 
 def _workloads_and_answers(plan: OfflinePlan, announce: Announce) -> tuple[list[Workload], list[list[list[int]]]]:
     """The workloads for this model, and for each the tokens of its requests; the reference's memory is free again."""
     with Worker(reference_spec(plan.specs[0].model)) as reference:
         workloads = [_workload(plan, key, reference.info) for key in plan.workload_keys]
-        expected = []
-        for workload in workloads:
-            announce(f"{workload.label}: what HF answers")
-            expected.append([answer.token_ids for answer in reference.serve(workload.requests)[0].answers])
-    return workloads, expected
+        return workloads, [expected_tokens(reference, workload, announce) for workload in workloads]
 
 
 def _workload(plan: OfflinePlan, key: str, info: SystemInfo) -> Workload:
@@ -102,35 +80,3 @@ def _workload(plan: OfflinePlan, key: str, info: SystemInfo) -> Workload:
             f"workload {key} has {workload.longest} tokens in a sequence; the model takes {info.max_model_len}"
         )
     return workload
-
-
-def _result(plan: OfflinePlan, workload: Workload, workers: Seq[Worker], finished: Seq[Round]) -> Result:
-    choice, info = plan.specs[0].model, workers[0].info
-    return Result(
-        kind="offline",
-        provenance=plan.provenance,
-        systems=[_system_result(plan, workload, worker, finished) for worker in workers],
-        planned_repeats=plan.num_rounds,
-        base=plan.base,
-        model=ModelRecord(info.model_name, choice.dtype, info.device, info.num_threads),
-        workload=WorkloadRecord(
-            key=workload.shape.key,
-            name=workload.shape.name,
-            seed=workload.seed,
-            scale=workload.scale,
-            num_requests=len(workload.requests),
-            sha256=workload.sha256,
-        ),
-    )
-
-
-def _system_result(plan: OfflinePlan, workload: Workload, worker: Worker, finished: Seq[Round]) -> SystemResult:
-    return SystemResult(
-        name=worker.spec.name,
-        label=worker.spec.label,
-        repeats=[figures[worker.spec.name] for figures in finished],
-        num_requests=plan.num_requests(worker.spec, workload),
-        settings=dict(worker.info.settings),
-        implementation=dict(worker.info.implementation),
-        code=[worker.spec.code],
-    )

@@ -1,36 +1,42 @@
-"""An engine of a phase under the benchmark: all requests at once, and the time of every token.
+"""An engine of a phase under the benchmark, and the plainest way to give it work: all requests at once.
 
 The times are those that the engine stamps its step outputs with.
 """
 
 import time
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from typing import Any
 
 from shared.bench.latency import Answer, Served
-from shared.config import Auto, EngineConfig
 from shared.output import StepOutput
-from shared.registry import Phase
 from shared.request import Request
+
+Serve = Callable[[Any, Seq[Request]], Served]  # how an engine is given its requests
 
 
 class PhaseSystem:
-    """One engine, which owns `model` and is kept from run to run."""
+    """One engine, kept from run to run."""
 
-    def __init__(self, phase: Phase, model: Any, max_batch_size: int | Auto) -> None:
-        self.config = EngineConfig(max_batch_size=max_batch_size, queue_capacity=1024, queue_timeout_s=None)
-        self.engine = phase.build_engine()(model, self.config)
+    def __init__(self, engine: Any, serve: Serve) -> None:
+        self.engine = engine
+        self._serve = serve
         self._num_runs = 0
 
     def serve(self, requests: Seq[Request]) -> Served:
         """Each run has a cache salt of its own: prefixes are shared within it, and none is left from the last one."""
         self._num_runs += 1
         salted = [replace(request, cache_salt=f"run {self._num_runs}") for request in requests]
-        serve = _serve_in_steps if hasattr(self.engine, "step") else _serve_as_streams
-        started = time.perf_counter()
-        outputs = serve(self.engine, salted)
-        return Served(time.perf_counter() - started, [_answer(of_request, started) for of_request in outputs])
+        return self._serve(self.engine, salted)
+
+
+def serve_at_once(engine: Any, requests: Seq[Request]) -> Served:
+    """Every request is handed over before the first token of any."""
+    serve = _serve_in_steps if hasattr(engine, "step") else _serve_as_streams
+    started = time.perf_counter()
+    outputs = serve(engine, requests)
+    return Served(time.perf_counter() - started, [_answer(of_request, started) for of_request in outputs])
 
 
 def _serve_in_steps(engine: Any, requests: Seq[Request]) -> list[list[StepOutput]]:

@@ -29,10 +29,10 @@ def median_of(system: SystemResult, figure: Figure) -> float | None:
     return median(of_repeats) if of_repeats else None
 
 
-def pair_ratios(system: SystemResult, base: SystemResult) -> list[float]:
-    """Throughput over the base's in the same round, round by round: the host's slow drift cancels out."""
-    pairs = [(tokens_per_second(one), tokens_per_second(other)) for one, other in zip(system.repeats, base.repeats)]
-    return [one / other for one, other in pairs if one is not None and other is not None]
+def pair_ratios(system: SystemResult, base: SystemResult, figure: Figure = tokens_per_second) -> list[float]:
+    """A figure over the base's in the same round, round by round: the host's slow drift cancels out."""
+    pairs = [(figure(one), figure(other)) for one, other in zip(system.repeats, base.repeats)]
+    return [one / other for one, other in pairs if one is not None and other]
 
 
 def base_of(result: Result) -> SystemResult | None:

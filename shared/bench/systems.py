@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from shared.config import Auto
+from shared.config import EngineConfig
 from shared.registry import Phase
 
 LAST_SLOW_PHASE = 6  # from phase 8 on, a step is one forward pass
+BENCH_CONFIG = EngineConfig(queue_capacity=1024, queue_timeout_s=None)  # holds every workload, for as long as it takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +23,18 @@ class ModelChoice:
 
 @dataclass(frozen=True, slots=True)
 class SystemSpec:
-    """A row of a table: a phase, or `generate()` in batches of `hf_batch_size`; with neither, the reference."""
+    """A row of a table: a phase, or `generate()` in batches of `hf_batch_size`; with neither, the reference.
+
+    config: of a phase. late_after_tokens: of a phase, its last request comes when each of the others has this
+    many tokens; None where all come at once.
+    """
 
     name: str
     label: str
     model: ModelChoice
     phase: Phase | None = None
-    max_batch_size: int | Auto = "auto"  # of a phase
+    config: EngineConfig = BENCH_CONFIG
+    late_after_tokens: int | None = None
     hf_batch_size: int | None = None
 
     @property
@@ -79,5 +85,5 @@ def hf_static_spec(model: ModelChoice, batch_size: int) -> SystemSpec:
     return SystemSpec("hf-static", f"HF generate, static batches of {batch_size}", model, hf_batch_size=batch_size)
 
 
-def phase_spec(model: ModelChoice, phase: Phase, max_batch_size: int | Auto) -> SystemSpec:
-    return SystemSpec(f"phase{phase.number:02d}", phase.label, model, phase=phase, max_batch_size=max_batch_size)
+def phase_spec(model: ModelChoice, phase: Phase, config: EngineConfig = BENCH_CONFIG) -> SystemSpec:
+    return SystemSpec(f"phase{phase.number:02d}", phase.label, model, phase=phase, config=config)

@@ -72,7 +72,7 @@ SHAPES: dict[str, Shape] = {
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Requests to be sent all at once; the same for the same seed, scale and model vocabulary."""
+    """Requests in the order in which they are sent; the same for the same seed, scale and model vocabulary."""
 
     shape: Shape
     seed: int
@@ -113,14 +113,24 @@ def make_workload(
     check_key(key)
     shape = SHAPES[key]
     rng = random.Random(seed)
-    ids = sorted(set(range(vocab_size)) - set(special_ids))
+    ids = plain_ids(vocab_size, special_ids)
     shared = rng.choices(ids, k=shape.num_shared)
     output_ranges = _output_ranges(shape, rng)[: num_scaled(shape.num_requests, scale)]
     requests = [
-        _forced([*shared, *rng.choices(ids, k=rng.randint(*shape.prompt))], rng.randint(*output_range))
+        forced_request([*shared, *rng.choices(ids, k=rng.randint(*shape.prompt))], rng.randint(*output_range))
         for output_range in output_ranges
     ]
     return Workload(shape, seed, scale, tuple(requests))
+
+
+def plain_ids(vocab_size: int, special_ids: Collection[int]) -> list[int]:
+    """The token ids that prompts are drawn from."""
+    return sorted(set(range(vocab_size)) - set(special_ids))
+
+
+def forced_request(prompt: list[int], num_output_tokens: int) -> Request:
+    """Greedy, and exactly so long."""
+    return Request(prompt, SamplingParams(max_tokens=num_output_tokens, ignore_eos=True))
 
 
 def check_key(key: str) -> None:
@@ -153,7 +163,3 @@ def _output_ranges(shape: Shape, rng: random.Random) -> list[Range]:
         rng.shuffle(five)
         ranges += five
     return ranges
-
-
-def _forced(prompt: list[int], num_output_tokens: int) -> Request:
-    return Request(prompt, SamplingParams(max_tokens=num_output_tokens, ignore_eos=True))

@@ -1,0 +1,1 @@
+"""Phase 8: the model reads and writes the pages itself. Every step is one packed forward pass."""

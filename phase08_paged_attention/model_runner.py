@@ -1,0 +1,72 @@
+"""Runs a plan in ONE forward pass: chunks and decodes of all sequences packed into a single row of tokens.
+
+Letters: T tokens of the step, K of them whose logits are wanted, V vocabulary.
+"""
+
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Seq
+from typing import Any
+
+import torch
+
+from phase08_paged_attention.packed_batch import PackedBatch, pack
+from phase08_paged_attention.paged_attention import install
+from phase08_paged_attention.paged_kv_cache import PagedKVCache
+from shared.prompt_logprobs import prompt_scorer
+from shared.sampler import Sampler
+from shared.sequence import Sequence
+from shared.step import SampledToken, StepPlan
+
+
+class ModelRunner:
+    """Owns the model and the pool (vLLM: `GPUModelRunner`).
+
+    block_tables: sequence -> blocks; the scheduler's allocator keeps it, this only reads it.
+    """
+
+    def __init__(self, model: Any, sampler: Sampler, cache: PagedKVCache, block_tables: Mapping[str, Seq[int]]) -> None:
+        install(model)
+        self.model = model
+        self.sampler = sampler
+        self.cache = cache
+        self.block_tables = block_tables
+
+    @torch.inference_mode()
+    def execute(self, plan: StepPlan) -> list[list[SampledToken]]:
+        """The token sampled for each row; none where a row stops short of the last known token."""
+        tokens: list[list[SampledToken]] = [[] for _ in plan.items]
+        if not plan:
+            return tokens
+        scorers = {row: score for row, item in enumerate(plan.items) if (score := prompt_scorer(item))}
+        batch = pack(plan, self.block_tables, self.cache.block_size, self.cache.key.device, scorers)
+        logits = self._forward(batch)  # [K, V]
+        if scorers:
+            logits = _score_prompts(logits, batch, plan, scorers)
+        rows = [row for row, item in enumerate(plan.items) if item.is_sampled]
+        for row, token in zip(rows, self.sampler.sample(logits, [plan.items[row].seq for row in rows])):
+            tokens[row].append(token)
+        return tokens
+
+    def release(self, seq: Sequence) -> None:
+        """Nothing to do: what a sequence leaves in its blocks is overwritten by the next owner."""
+
+    def _forward(self, batch: PackedBatch) -> torch.Tensor:
+        output = self.model(
+            input_ids=batch.token_ids[None],  # [1, T]
+            position_ids=batch.positions[None],  # [1, T]
+            use_cache=False,
+            logits_to_keep=batch.logit_index,
+            paged=(batch, self.cache),
+        )
+        return output.logits[0]  # [K, V]
+
+
+def _score_prompts(
+    logits: torch.Tensor, batch: PackedBatch, plan: StepPlan, scorers: Mapping[int, Callable[[torch.Tensor], None]]
+) -> torch.Tensor:
+    """Hand the logits `[K, V]` of scored rows over; returns those to sample from, `[rows that sample, V]`."""
+    per_row = logits.split(batch.num_logits)
+    for row, score in scorers.items():
+        score(per_row[row])
+    sampled = [part[-1] for part, item in zip(per_row, plan.items) if item.is_sampled]
+    return torch.stack(sampled) if sampled else logits[:0]

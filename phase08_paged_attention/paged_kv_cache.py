@@ -1,0 +1,65 @@
+"""Where K/V lives: one pool for all layers, cut into blocks (seed phase 7).
+
+    slot = block_table[position // block_size] * block_size + position % block_size
+
+Letters: L layers, N blocks, P tokens per block (block_size), H KV heads, D head_dim, T tokens.
+"""
+
+from typing import Any
+
+import torch
+
+from shared.kv_sizing import head_dim, num_kv_heads
+
+
+class PagedKVCache:
+    """Two tensors, `[L, N, P, H, D]` each (vLLM keeps one such pair per layer).
+
+    A block's tokens lie next to each other with all their heads, so that a gather reads whole rows of H x D numbers,
+    and a layer's blocks are one contiguous piece.
+    fill: 0 in use. Tests fill with NaN, so that whatever reads a slot before it is written shows at once.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_layers: int,
+        num_blocks: int,
+        block_size: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        fill: float = 0.0,
+    ) -> None:
+        shape = (num_layers, num_blocks, block_size, num_kv_heads, head_dim)
+        self.block_size = block_size
+        self.key = torch.full(shape, fill, dtype=dtype, device=device)  # [L, N, P, H, D]
+        self.value = torch.full(shape, fill, dtype=dtype, device=device)  # [L, N, P, H, D]
+
+    @classmethod
+    def for_model(cls, model: Any, num_blocks: int, block_size: int) -> "PagedKVCache":
+        """Sized by the model's config: the config's head_dim, which need not be hidden_size / heads."""
+        return cls(
+            num_layers=int(model.config.get_text_config().num_hidden_layers),
+            num_blocks=num_blocks,
+            block_size=block_size,
+            num_kv_heads=num_kv_heads(model.config),
+            head_dim=head_dim(model.config),
+            dtype=model.dtype,
+            device=model.device,
+        )
+
+    @property
+    def num_bytes(self) -> int:
+        return self.key.nbytes + self.value.nbytes
+
+    def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """A layer's K and V by slot: `[N * P, H, D]` each, views of the pool."""
+        return self.key[index].flatten(0, 1), self.value[index].flatten(0, 1)
+
+    def write(self, layer: int, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+        """slots: `[T]`. key, value: `[T, H, D]`."""
+        keys, values = self.layer(layer)
+        keys[slots] = key
+        values[slots] = value
