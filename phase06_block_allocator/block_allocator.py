@@ -2,12 +2,12 @@
 
     block_tables   req-1 -> [5, 0, 7]      position p of req-1 is in block [p // block_size],
                    req-2 -> [2]            at place p % block_size
-    free_blocks    [1, 3, 4, 6]
+    free_blocks    [6, 4, 3, 1]          the last one is handed out next
 
 A table grows by a block when its sequence does; the blocks need not be neighbours.
 """
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -36,7 +36,7 @@ class BlockAllocator:
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.free_blocks: deque[int] = deque(range(num_blocks))
+        self.free_blocks: list[int] = list(range(num_blocks))[::-1]  # a stack: what was freed last is used first
         self.ref_counts: list[int] = [0] * num_blocks  # block -> tables it is in
         self.block_tables: dict[str, list[int]] = {}  # sequence -> its blocks, in order of position
 
@@ -93,6 +93,6 @@ class BlockAllocator:
         return max(0, self.num_blocks_for(num_tokens) - len(self.block_tables.get(name, ())))
 
     def _take_free_block(self) -> int:
-        block = self.free_blocks.popleft()
+        block = self.free_blocks.pop()
         self.ref_counts[block] = 1
         return block

@@ -17,7 +17,9 @@ class PagedKVCache:
 
     A block's tokens lie next to each other with all their heads, so that a gather reads whole rows of H x D numbers,
     and a layer's blocks are one contiguous piece.
-    fill: 0 in use. Tests fill with NaN, so that whatever reads a slot before it is written shows at once.
+    Zeros, and not what was in memory before: a masked weight of 0 times NaN would be NaN. On a CPU the system hands
+    out the pages as they are first written. (Tests fill the pool with NaN, so that whatever reads a slot before it
+    is written shows at once.)
     """
 
     def __init__(
@@ -30,12 +32,11 @@ class PagedKVCache:
         head_dim: int,
         dtype: torch.dtype,
         device: torch.device,
-        fill: float = 0.0,
     ) -> None:
         shape = (num_layers, num_blocks, block_size, num_kv_heads, head_dim)
         self.block_size = block_size
-        self.key = torch.full(shape, fill, dtype=dtype, device=device)  # [L, N, P, H, D]
-        self.value = torch.full(shape, fill, dtype=dtype, device=device)  # [L, N, P, H, D]
+        self.key = torch.zeros(shape, dtype=dtype, device=device)  # [L, N, P, H, D]
+        self.value = torch.zeros(shape, dtype=dtype, device=device)  # [L, N, P, H, D]
 
     @classmethod
     def for_model(cls, model: Any, num_blocks: int, block_size: int) -> "PagedKVCache":
