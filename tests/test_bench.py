@@ -540,3 +540,15 @@ def test_a_file_that_is_no_result_is_named(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(SetupError, match=r"broken\.json"):
             read_result(path)
+
+
+def test_step_parts_add_up_to_the_step() -> None:
+    from shared.bench.step_parts import StepPartsCase, measure
+    from shared.registry import phase_by_number
+    from shared.tiny_models import tiny_llama
+
+    figures = measure(StepPartsCase(phase_by_number(8), num_sequences=3, context=20), tiny_llama(), num_steps=4)
+    parts = [value for name, value in figures.items() if name != "whole_step_s"]
+    assert len(parts) == 6
+    assert all(value is not None and value > 0 for value in parts)
+    assert sum(value or 0 for value in parts) == pytest.approx(figures["whole_step_s"], rel=0.3)

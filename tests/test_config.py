@@ -81,6 +81,11 @@ def test_auto_is_filled_in_by_device_and_model_with_a_reason() -> None:
     assert reasons["max_batch_size"] == "as given"
     assert reasons["prefill_chunk_size"] == "default on cpu"
     assert reasons["max_model_len"] == "the model's own limit"
+    batch_sizes = [
+        resolve_config(EngineConfig(), device=device, model_max_len=300)[0].max_batch_size
+        for device in ("cpu", "cuda", "mps")
+    ]
+    assert batch_sizes == [32, 64, 8]
     on_cuda, _ = resolve_config(EngineConfig(), device="cuda", model_max_len=300)
     assert (on_cuda.max_batch_size, on_cuda.prefill_budget_tokens, on_cuda.prefill_chunk_size) == (64, 2048, 512)
 

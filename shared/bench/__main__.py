@@ -32,7 +32,13 @@ def main(argv: Seq[str] | None = None) -> int:
     """The command; returns its exit code."""
     argv = sys.argv[1:] if argv is None else list(argv)
     args = make_parser().parse_args(argv)
-    commands = {"offline": offline, "interference": interference, "step-cost": step_cost, "tables": tables}
+    commands = {
+        "offline": offline,
+        "interference": interference,
+        "step-cost": step_cost,
+        "step-parts": step_parts,
+        "tables": tables,
+    }
     try:
         return commands[args.command](args, argv)
     except SetupError as error:
@@ -93,6 +99,21 @@ def step_cost(args: argparse.Namespace, argv: Seq[str]) -> int:
     with ProgressLine(err, len(cases) * args.repeats) as progress:
         systems = run_step_cost(cases, args.steps, args.repeats, progress.announce)
     keep(Result("step-cost", origin, systems, planned_repeats=args.repeats), args)
+    return 0
+
+
+def step_parts(args: argparse.Namespace, argv: Seq[str]) -> int:
+    from shared.bench.step_parts import FIRST_PACKED, StepPartsCase, run_step_parts  # imports torch
+
+    _check_publishable(args)
+    phases = [phase for phase in args.phases if phase.number >= FIRST_PACKED]
+    if not phases:
+        raise SetupError(f"phases before {FIRST_PACKED} run a forward pass per sequence: choose later ones")
+    cases = [StepPartsCase(phase, number, args.context) for phase in phases for number in args.sequences]
+    origin = provenance(argv, REPOSITORY)
+    with ProgressLine(err, len(cases) * args.repeats) as progress:
+        systems, model = run_step_parts(cases, _model(args), args.steps, args.repeats, progress.announce)
+    keep(Result("step-parts", origin, systems, planned_repeats=args.repeats, model=model), args)
     return 0
 
 

@@ -15,6 +15,7 @@ EXAMPLES = """examples:
   python -m shared.bench offline --phases 1 --baselines hf --workloads C    phase 1 against Hugging Face
   python -m shared.bench interference --tiny --repeats 2     what a long prompt does to running streams
   python -m shared.bench step-cost                           what the step loop itself costs
+  python -m shared.bench step-parts                          where a decode step's milliseconds go
   python -m shared.bench tables --check                      are the READMEs' tables what was measured?
 
 exit codes: 0 done, 1 a system failed or a table is not right, 2 something has to be mended first, 130 Ctrl-C"""
@@ -48,6 +49,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_offline(_add(commands, "offline", "throughput and latency of every phase", f"{WORKLOADS}\n\n{HOW_TO_READ}"))
     _add_interference(_add(commands, "interference", "running streams while a long prompt arrives", INTERFERENCE))
     _add_step_cost(_add(commands, "step-cost", "milliseconds a step costs beside the model", STEP_COST))
+    _add_step_parts(_add(commands, "step-parts", "where the milliseconds of a decode step go", STEP_PARTS))
     _add_tables(_add(commands, "tables", "write the READMEs' tables from the published results", TABLES))
     return parser
 
@@ -66,6 +68,10 @@ how to read it:
 
 Smaller chunks: shorter gaps, later first token. Each row ran with the chunk and the budget it shows, in tokens.
 Run nothing else meanwhile."""
+
+STEP_PARTS = """Clocks on the model's linear layers, its head, its attention and the sampler. What is left of the
+forward pass is norms, RoPE, activations and dispatch; what is left of the step is planning, packing and handing out.
+Median over the steps of a repeat, then over the repeats."""
 
 STEP_COST = """A stand-in for the runner gives each sequence the same token at once, so a step is only planning,
 bookkeeping and handing out. Median over the steps of a repeat, then over the repeats. Aim: under 0.3 ms at 8.
@@ -153,7 +159,24 @@ def _add_interference(parser: argparse.ArgumentParser) -> None:
     _add_keeping(parser)
 
 
+def _add_sequences(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--sequences",
+        type=_listed(_count),
+        default=[1, 8, 32],
+        metavar="N,N,..",
+        help="running at once; default: 1,8,32",
+    )
+
+
 def _add_step_cost(parser: argparse.ArgumentParser) -> None:
+    _add_phases(parser)
+    _add_sequences(parser)
+    parser.add_argument("--steps", type=_count, metavar="N", default=500, help="steps of a repeat; default: 500")
+    _add_keeping(parser)
+
+
+def _add_step_parts(parser: argparse.ArgumentParser) -> None:
     _add_phases(parser)
     parser.add_argument(
         "--sequences",
@@ -162,7 +185,9 @@ def _add_step_cost(parser: argparse.ArgumentParser) -> None:
         metavar="N,N,..",
         help="running at once; default: 1,8,32",
     )
-    parser.add_argument("--steps", type=_count, metavar="N", default=500, help="steps of a repeat; default: 500")
+    parser.add_argument("--context", type=_count, default=128, metavar="N", help="tokens of each; default: 128")
+    parser.add_argument("--steps", type=_count, metavar="N", default=30, help="steps of a repeat; default: 30")
+    _add_model(parser.add_argument_group("model"))
     _add_keeping(parser)
 
 

@@ -109,6 +109,7 @@ def _step_cost(_result: Result, system: SystemResult) -> str:
     return spread([1000 * seconds for seconds in values(system, stored("step_s"))], digits=3)
 
 
+STEP_PARTS = ("whole_step", "linears", "head", "attention", "model_rest", "sampling", "engine_rest")
 COLUMNS: dict[str, Column] = {
     "system": Column("system", _label),
     "batch": Column("batch", _setting("max_batch_size")),
@@ -130,6 +131,7 @@ COLUMNS: dict[str, Column] = {
     "gap_max_ratio": Column("gap max to {base} (min–max)", _ratio(stored("gap_max_s"))),
     "late_ttft": Column("long prompt's TTFT ms", _milliseconds("late_ttft_s")),
     "late_ttft_ratio": Column("TTFT to {base} (min–max)", _ratio(stored("late_ttft_s"))),
+    **{part: Column(f"{part.replace('_', ' ')} ms", _milliseconds(f"{part}_s")) for part in STEP_PARTS},
     "step": Column("ms per step (min–max)", _step_cost),
 }
 INTERFERENCE = ("gap_before_p50", "gap_p50", "gap_p99", "gap_max", "late_ttft")
@@ -139,6 +141,7 @@ DEFAULT_COLUMNS: dict[str, tuple[str, ...]] = {
     "offline": ("system", "batch", "tok_s", "ratio", *TIMES, "peak_rss", "exact"),
     "interference": ("system", *INTERFERENCE, "exact"),
     "step-cost": ("system", "step"),
+    "step-parts": ("system", *STEP_PARTS),
 }
 ON_SCREEN = DEFAULT_COLUMNS | {  # there is more room than in a README
     "interference": ("system", "chunk", "budget", *INTERFERENCE, *INTERFERENCE_RATIOS, "exact"),
