@@ -80,6 +80,13 @@ class EngineConfig:
         """Tokens whose K/V the pool holds, once kv_num_blocks is resolved."""
         return int(self.kv_num_blocks) * self.kv_block_size
 
+    @property
+    def num_swap_blocks(self) -> int:
+        """Blocks of host memory for swapping, once kv_num_blocks is resolved; auto is half the pool."""
+        if self.preemption_mode != "swap":
+            return 0
+        return int(self.kv_num_blocks) // 2 if self.swap_num_blocks == "auto" else int(self.swap_num_blocks)
+
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> "EngineConfig":
         """Read MAX_BATCH_SIZE, PREFILL_BUDGET_TOKENS, ... : each setting by its name in capitals.

@@ -39,6 +39,8 @@ class InputProcessor:
         self.vocab_size: int = model.get_input_embeddings().num_embeddings
         self.eos_token_ids = eos_token_ids(model)
         self.max_model_len = int(config.max_model_len)
+        # The last token is never run, so a sequence that has the pool to itself can be one longer than it.
+        self.longest_sequence = self.max_model_len if pool_slots is None else min(self.max_model_len, pool_slots + 1)
         self._numbers = itertools.count(1)
 
     def process(self, request: Request, ids_in_use: Container[str] = ()) -> RequestState:
@@ -62,7 +64,7 @@ class InputProcessor:
             token_ids=list(request.prompt_token_ids),
             seed=secrets.randbits(63) if params.seed is None else params.seed,
             eos_token_ids=frozenset() if params.ignore_eos else self.eos_token_ids,
-            max_num_tokens=min(len(request.prompt_token_ids) + params.max_tokens, self.max_model_len),
+            max_num_tokens=min(len(request.prompt_token_ids) + params.max_tokens, self.longest_sequence),
             text_stream=self._text_stream(request),
         )
 

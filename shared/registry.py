@@ -35,6 +35,7 @@ PHASES: tuple[Phase, ...] = (
     Phase(4, "phase04_chunked_prefill", "chunked prefill"),
     Phase(6, "phase06_block_allocator", "memory in blocks"),
     Phase(8, "phase08_paged_attention", "paged attention, one pass a step"),
+    Phase(9, "phase09_preemption", "preemption: swap or recompute"),
 )
 
 

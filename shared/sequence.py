@@ -41,6 +41,7 @@ class Sequence:
     eos_token_ids: frozenset[int]  # empty under ignore_eos
     max_num_tokens: int  # prompt plus output may not grow past this
     text_stream: TextStream | NullTextStream = field(default_factory=NullTextStream)
+    arrival: int = 0  # its number in the scheduler's line (phase 9)
     num_computed_tokens: int = 0  # tokens that have K/V
     status: Status = Status.WAITING
     finish_reason: str | None = None

@@ -11,6 +11,8 @@ class SchedulerStats:
     num_waiting: int = 0
     num_running: int = 0
     num_swapped: int = 0
+    num_preemptions: int = 0  # since the start (phase 9)
+    num_recomputed_tokens: int = 0  # whose K/V was dropped and has to be computed again (phase 9)
     kv_blocks_total: int | None = None
     kv_blocks_used: int | None = None  # referenced by a sequence
     kv_blocks_free: int | None = None  # not referenced; cached ones count as free too

@@ -98,6 +98,8 @@ def harden(engine: Any) -> None:
         def checked_apply(*args: Any) -> Any:
             outputs = apply(*args)
             allocator.check_integrity()
+            if swap := getattr(engine.scheduler, "swap", None):
+                swap.check_integrity()
             for seq in engine.scheduler.running:
                 num_slots = len(allocator.block_tables.get(seq.name, ())) * allocator.block_size
                 assert seq.num_computed_tokens <= num_slots, "K/V without a slot"

@@ -452,6 +452,75 @@ def test_con_01_a_second_request_with_a_live_id_is_refused_and_the_first_unharme
         assert_alive(engine)
 
 
+# -- swap and preemption ------------------------------------------------------------------------------
+
+preempting_phases = [p for p in PHASES if p.number >= 9]
+TIGHT = {"kv_block_size": 4, "kv_num_blocks": 10}
+
+
+@pytest.mark.parametrize("phase", preempting_phases, ids=lambda p: p.package[:7])
+@pytest.mark.parametrize("swap_num_blocks", [0, 1, 3])
+@pytest.mark.timeout(30)
+def test_swp_01_a_full_swap_space_stalls_nobody(phase: Phase, swap_num_blocks: int) -> None:
+    with open_engine(phase, **TIGHT, swap_num_blocks=swap_num_blocks) as engine:
+        outputs = engine.generate([greedy(prompt, 24) for prompt in (PA, PB, PC)])
+        assert engine.stats().num_preemptions >= 1
+    assert token_lists(outputs) == list(T0_OUTPUTS.values())
+
+
+@pytest.mark.parametrize("phase", preempting_phases, ids=lambda p: p.package[:7])
+@pytest.mark.parametrize("mode", ["swap", "recompute"])
+@pytest.mark.parametrize("chunk", [5, 512])
+def test_swp_02_no_token_is_doubled_or_lost_by_preemption(phase: Phase, mode: str, chunk: int) -> None:
+    settings = {"preemption_mode": mode, "swap_num_blocks": 32, "prefill_chunk_size": chunk}
+    with open_engine(phase, **TIGHT, **settings) as engine:
+        streams = engine.streams([greedy(prompt, 24) for prompt in (PA, PB, PC)])
+        steps = [list(stream) for stream in streams]
+        outputs = [stream.result() for stream in streams]
+        assert engine.stats().num_preemptions >= 1
+        assert engine.stats().prompt_tokens == 24
+        assert engine.stats().generated_tokens == 72
+    for stream, output, expected in zip(steps, outputs, T0_OUTPUTS.values()):
+        assert [token for step in stream for token in step.token_ids] == output.token_ids == expected
+        assert output.metrics.first_token_time == stream[0].time
+
+
+@pytest.mark.parametrize("phase", preempting_phases, ids=lambda p: p.package[:7])
+@pytest.mark.parametrize("mode", ["swap", "recompute"])
+def test_smp_04_a_seeded_request_that_is_preempted_gives_the_same_tokens(phase: Phase, mode: str) -> None:
+    request = sampled(16, temperature=0.8, seed=42)
+    with open_engine(phase, **TIGHT, preemption_mode=mode) as engine:
+        alone = engine.generate([request])[0].token_ids
+        victims: list[str] = []
+        engine.events.subscribe(lambda event: victims.append(event.request_id) if event.kind == "preempted" else None)
+        streams = engine.streams([greedy(PB, 24), greedy(PC, 24), request])
+        crowded = [stream.result().token_ids for stream in streams][2]
+    assert streams[2].request_id in victims
+    assert crowded == alone
+
+
+@pytest.mark.parametrize("phase", preempting_phases, ids=lambda p: p.package[:7])
+def test_a_request_that_outgrows_the_pool_alone_ends_with_length_and_what_it_has(phase: Phase) -> None:
+    with open_engine(phase, kv_block_size=4, kv_num_blocks=5) as engine:
+        output = engine.generate([greedy(PA, 100)])[0]
+    assert (output.token_ids, output.finish_reason) == (GREEDY_PA[:13], "length"), "20 slots, the last needs none"
+
+
+@pytest.mark.parametrize("phase", preempting_phases, ids=lambda p: p.package[:7])
+def test_an_abort_while_swapped_frees_host_memory(phase: Phase) -> None:
+    with open_engine(phase, **TIGHT, swap_num_blocks=32) as engine:
+        for name, prompt in (("a", PA), ("b", PB), ("c", PC)):
+            params = SamplingParams(max_tokens=24, ignore_eos=True)
+            engine.add_request(Request(prompt, params, request_id=name))
+        while engine.stats().num_swapped == 0:
+            engine.step()
+        swapped = engine.scheduler.swapped[0].request_id
+        engine.abort(swapped)
+        assert engine.stats().swap_blocks_used == 0
+        for name in {"a", "b", "c"} - {swapped}:
+            engine.abort(name)
+
+
 # -- logprobs -----------------------------------------------------------------------------------------
 
 PFX_05 = [-8.72634, -4.04783, -4.79558, -2.57545, -8.58013, -5.72428, -6.05516]  # of PA's tokens after the first

@@ -220,6 +220,48 @@ def test_every_step_is_one_forward_pass_with_prefills_and_decodes_in_it(phase: P
     assert mixed >= 3
 
 
+PRESSURE = {
+    "swap": {"preemption_mode": "swap", "swap_num_blocks": 64},
+    "recompute": {"preemption_mode": "recompute"},
+    "swap pool full": {"preemption_mode": "swap", "swap_num_blocks": 3},
+    "swap pool 0": {"preemption_mode": "swap", "swap_num_blocks": 0},
+}
+preempting_phases = [phase for phase in PHASES if phase.number >= 9]
+
+
+@pytest.mark.parametrize("phase", preempting_phases, ids=lambda phase: phase.package[:7])
+@pytest.mark.parametrize("pressure", PRESSURE)
+@pytest.mark.parametrize("chunk", [3, 16, 512])
+@pytest.mark.parametrize("kv_block_size", [1, 3, 7, 16])
+def test_preemption_is_invisible(phase: Phase, pressure: str, chunk: int, kv_block_size: int) -> None:
+    prompts = [PA, PB, PC, Q[:23]]
+    num_blocks = -(-60 // kv_block_size)  # of 31 + 31 + 31 + 46 slots that they would like to have
+    sizes = {"kv_block_size": kv_block_size, "kv_num_blocks": num_blocks, "prefill_chunk_size": chunk}
+    with open_engine(phase, **sizes, **PRESSURE[pressure]) as engine:
+        outputs = token_lists(engine.generate([greedy(prompt, MAX_TOKENS) for prompt in prompts]))
+        assert engine.stats().num_preemptions >= 1
+    assert_same_tokens(
+        phase.build_engine(),
+        FAMILIES["llama"],
+        prompts,
+        outputs,
+        expected("llama", prompts),
+        config=EngineConfig(**sizes, **PRESSURE[pressure]),
+    )
+
+
+@pytest.mark.parametrize("phase", preempting_phases, ids=lambda phase: phase.package[:7])
+@pytest.mark.parametrize("mode", ["swap", "recompute"])
+def test_preemption_is_invisible_in_every_family(phase: Phase, family: str, mode: str) -> None:
+    prompts = [PA, PB, PC]
+    with open_engine(
+        phase, FAMILIES[family](), kv_block_size=4, kv_num_blocks=12, preemption_mode=mode, prefill_chunk_size=5
+    ) as engine:
+        outputs = token_lists(engine.generate([greedy(prompt, MAX_TOKENS) for prompt in prompts]))
+        assert engine.stats().num_preemptions >= 1
+    assert outputs == expected(family, prompts)
+
+
 def test_several_completions_of_one_prompt_are_each_the_greedy_one(phase: Phase) -> None:
     with open_engine(phase, max_batch_size=2) as engine:
         several, beside = engine.generate([greedy(PA, 12, n=3), greedy(PB, 12)])

@@ -19,6 +19,26 @@ NUMBERS = {phase.package: phase.number for phase in PHASES}
 # Where a scheduler (or another whole file) is written again: the methods that are this phase's lesson.
 LESSONS = {
     "phase04_chunked_prefill/scheduler.py": {"Scheduler.__init__", "Scheduler.plan", "Scheduler._next_to_prefill"},
+    "phase09_preemption/scheduler.py": {
+        "Scheduler.__init__",
+        "Scheduler.add",
+        "Scheduler.num_free_slots",
+        "Scheduler.plan",
+        "Scheduler.abort",
+        "Scheduler.stats",
+        "Scheduler._make_room",
+        "Scheduler._preempt",
+        "Scheduler._move",
+        "Scheduler._resume_swapped",
+        "Scheduler._chunk_that_fits",
+        "Scheduler._next_to_prefill",
+        "Scheduler._can_admit",
+        "Scheduler._worst_case",
+        "Scheduler._fits",
+        "Scheduler._num_missing",
+        "Scheduler._admit",
+        "Scheduler._run",
+    },
     "phase06_block_allocator/scheduler.py": {
         "Scheduler.__init__",
         "Scheduler.plan",
@@ -58,6 +78,8 @@ TORCH_FREE = [
     "phase04_chunked_prefill.scheduler",
     "phase06_block_allocator.block_allocator",
     "phase06_block_allocator.scheduler",
+    "phase09_preemption.cpu_swap_manager",
+    "phase09_preemption.scheduler",
 ]
 
 
