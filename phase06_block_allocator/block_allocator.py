@@ -72,6 +72,11 @@ class BlockAllocator:
                 self.free_blocks.append(block)
         return self.num_free_blocks - before
 
+    def counts(self) -> dict[str, int]:
+        """Blocks by what they are doing, under the names of `SchedulerStats`."""
+        free = self.num_free_blocks
+        return {"kv_blocks_total": self.num_blocks, "kv_blocks_used": self.num_blocks - free, "kv_blocks_free": free}
+
     def fragmentation(self, num_tokens: Mapping[str, int]) -> Fragmentation:
         """num_tokens: sequence -> tokens that have K/V. A shared block counts once per table that it is in."""
         num_allocated = sum(len(table) for table in self.block_tables.values()) * self.block_size
@@ -82,12 +87,15 @@ class BlockAllocator:
         counted = Counter(block for table in self.block_tables.values() for block in table)
         for block, count in enumerate(self.ref_counts):
             assert count == counted[block], f"block {block}: ref count {count}, but it is in {counted[block]} tables"
-        free = Counter(self.free_blocks)
+        free = Counter(self._unreferenced())
         for block in range(self.num_blocks):
             expected = 0 if self.ref_counts[block] else 1
             assert free[block] == expected, (
                 f"block {block}: {free[block]} times free, ref count {self.ref_counts[block]}"
             )
+
+    def _unreferenced(self) -> list[int]:
+        return self.free_blocks
 
     def _num_missing(self, name: str, num_tokens: int) -> int:
         return max(0, self.num_blocks_for(num_tokens) - len(self.block_tables.get(name, ())))

@@ -69,14 +69,7 @@ class Scheduler:
         self.allocator.free(seq.name)
 
     def stats(self) -> SchedulerStats:
-        pool = self.allocator
-        return SchedulerStats(
-            num_waiting=len(self.waiting),
-            num_running=len(self.running),
-            kv_blocks_total=pool.num_blocks,
-            kv_blocks_used=pool.num_blocks - pool.num_free_blocks,
-            kv_blocks_free=pool.num_free_blocks,
-        )
+        return SchedulerStats(num_waiting=len(self.waiting), num_running=len(self.running), **self.allocator.counts())
 
     def _schedule(self, seq: Sequence, num_tokens: int) -> ScheduledSequence:
         """A row of the plan, with a slot for the K/V of each of its tokens."""

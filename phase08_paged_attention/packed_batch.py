@@ -4,7 +4,7 @@
     packed    [ d | d | c c c c ]                       T = 6 tokens, no padding
     groups    decodes: 2 queries of length 1            chunks: 1 query of length 4
 
-Attention takes rows of one kind together: all decodes in one go, all chunks in one go.
+Attention takes rows of one kind together: all decodes in one go, all chunks in one go (short ones apart).
 Letters: T tokens of the step, B rows of a group, Q its longest query, S its longest context, M most blocks of a row.
 """
 
@@ -16,6 +16,8 @@ from dataclasses import dataclass
 import torch
 
 from shared.step import ScheduledSequence, StepPlan
+
+SHORT = 16  # tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +61,20 @@ def pack(
     """block_tables: sequence -> blocks, with room for the plan's tokens. scored_rows: where all logits are wanted."""
     starts = [0]  # of each row in the packed one
     for item in plan.items:
-        starts.append(starts[-1] + item.num_tokens)
-    rows = list(zip(starts, plan.items))
-    kinds = ([row for row in rows if row[1].num_tokens == 1], [row for row in rows if row[1].num_tokens > 1])
-    groups = tuple(_group(kind, block_tables, block_size, device) for kind in kinds if kind)
+        starts.append(starts[-1] + item.num_run_tokens)
+    kinds: dict[int, list[tuple[int, ScheduledSequence]]] = {}  # kind -> rows and where they start
+    for start, item in zip(starts, plan.items):
+        kinds.setdefault(_kind(item.num_run_tokens), []).append((start, item))
+    groups = tuple(_group(rows, block_tables, block_size, device) for rows in kinds.values())
     positions = torch.empty(starts[-1], dtype=torch.long, device=device)  # [T]
     slots = torch.empty_like(positions)  # [T]
     for group in groups:
         positions[group.token_index] = group.positions
         slots[group.token_index] = group.context_slots.gather(1, group.positions)
-    token_ids = [token_id for item in plan.items for token_id in item.token_ids]
+    token_ids = [token_id for item in plan.items for token_id in item.run_token_ids]
     wanted = [
-        range(start if row in scored_rows else start + item.num_tokens - item.is_sampled, start + item.num_tokens)
-        for row, (start, item) in enumerate(rows)
+        range(start if row in scored_rows else end - item.is_sampled, end)
+        for row, (start, end, item) in enumerate(zip(starts, starts[1:], plan.items))
     ]
     return PackedBatch(
         token_ids=torch.tensor(token_ids, device=device),  # [T]
@@ -83,13 +86,18 @@ def pack(
     )
 
 
+def _kind(num_tokens: int) -> int:
+    """Decodes, short rows, chunks: padding a row of 5 to a chunk of 128 would cost more than it saves."""
+    return 0 if num_tokens == 1 else 1 if num_tokens <= SHORT else 2
+
+
 def _group(
     rows: Seq[tuple[int, ScheduledSequence]],
     block_tables: Mapping[str, Seq[int]],
     block_size: int,
     device: torch.device,
 ) -> AttentionGroup:
-    columns = [(start, item.num_tokens, item.num_computed_tokens) for start, item in rows]
+    columns = [(start, item.num_run_tokens, item.num_computed_tokens) for start, item in rows]
     starts, lengths, cached = torch.tensor(columns, device=device).T.unsqueeze(-1)  # each [B, 1]
     steps = torch.arange(int(lengths.max()), device=device)  # [Q]
     is_query = steps < lengths  # [B, Q]

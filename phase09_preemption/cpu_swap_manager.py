@@ -28,9 +28,9 @@ class CPUSwapManager:
         self.free_blocks: list[int] = list(range(num_blocks))[::-1]
         self.tables: dict[str, list[int]] = {}  # swapped sequence -> its host blocks, in order of position
 
-    @property
-    def num_used_blocks(self) -> int:
-        return self.num_blocks - len(self.free_blocks)
+    def counts(self) -> dict[str, int]:
+        """Under the names of `SchedulerStats`."""
+        return {"swap_blocks_total": self.num_blocks, "swap_blocks_used": self.num_blocks - len(self.free_blocks)}
 
     def can_hold(self, num_blocks: int) -> bool:
         return num_blocks <= len(self.free_blocks)
@@ -42,9 +42,10 @@ class CPUSwapManager:
         self.tables[name] = [self.free_blocks.pop() for _ in device_blocks]
         self.copier.to_host(device_blocks, self.tables[name])
 
-    def swap_in(self, name: str, device_blocks: Sequence[int]) -> None:
-        """Copy a sequence's blocks back, in order, and free them here."""
-        self.copier.to_device(self.tables[name], device_blocks[: len(self.tables[name])])
+    def swap_in(self, name: str, device_blocks: Sequence[int], num_there: int = 0) -> None:
+        """Copy a sequence's blocks back, in order, and free them here; the first `num_there` need no copy."""
+        host_blocks = self.tables[name]
+        self.copier.to_device(host_blocks[num_there:], device_blocks[num_there : len(host_blocks)])
         self.drop(name)
 
     def drop(self, name: str) -> None:

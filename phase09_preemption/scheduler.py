@@ -17,7 +17,7 @@ from shared.config import EngineConfig
 from shared.events import EventLog
 from shared.output import StepOutput
 from shared.sequence import Sequence, Status
-from shared.stats import SchedulerStats
+from shared.stats import SchedulerStats, SchedulerTotals
 from shared.step import SampledToken, ScheduledSequence, StepPlan
 
 HEADROOM_BLOCKS = 1  # left free when somebody joins, so that they preempt nobody in the very next step
@@ -38,8 +38,7 @@ class Scheduler:
         self.running: list[Sequence] = []
         self.swapped: list[Sequence] = []
         self.num_arrivals = 0
-        self.num_preemptions = 0
-        self.num_recomputed_tokens = 0
+        self.totals = SchedulerTotals()
         self.has_preempted = False  # in the plan that is being made
 
     def add(self, seq: Sequence) -> None:
@@ -88,19 +87,9 @@ class Scheduler:
         self.swap.drop(seq.name)
 
     def stats(self) -> SchedulerStats:
-        pool = self.allocator
-        return SchedulerStats(
-            num_waiting=len(self.waiting),
-            num_running=len(self.running),
-            num_swapped=len(self.swapped),
-            num_preemptions=self.num_preemptions,
-            num_recomputed_tokens=self.num_recomputed_tokens,
-            kv_blocks_total=pool.num_blocks,
-            kv_blocks_used=pool.num_blocks - pool.num_free_blocks,
-            kv_blocks_free=pool.num_free_blocks,
-            swap_blocks_total=self.swap.num_blocks,
-            swap_blocks_used=self.swap.num_used_blocks,
-        )
+        blocks = self.allocator.counts() | self.swap.counts()
+        lines = {"num_waiting": self.waiting, "num_running": self.running, "num_swapped": self.swapped}
+        return SchedulerStats(**vars(self.totals), **blocks, **{name: len(line) for name, line in lines.items()})
 
     # -- giving way ---------------------------------------------------------------------------------
 
@@ -115,12 +104,13 @@ class Scheduler:
     def _preempt(self, victim: Sequence) -> None:
         """A decode's K/V is kept where the host has room; a prefill's is dropped, and computed again later."""
         self.running.remove(victim)
-        blocks = self.allocator.block_tables.get(victim.name, [])
+        num_blocks = self.allocator.num_blocks_for(victim.num_computed_tokens)
+        blocks = self.allocator.block_tables.get(victim.name, [])[:num_blocks]
         if self.may_swap and victim.is_decoding and self.swap.can_hold(len(blocks)):
             self.swap.swap_out(victim.name, blocks)
             self._move(victim, Status.SWAPPED, "swap")
         else:
-            self.num_recomputed_tokens += victim.num_computed_tokens
+            self.totals.num_recomputed_tokens += victim.num_computed_tokens
             victim.num_computed_tokens = 0
             self._move(victim, Status.WAITING, "recompute")
         self.allocator.free(victim.name)
@@ -129,7 +119,7 @@ class Scheduler:
         """It keeps its place: whoever arrived later stays behind it."""
         victim.status = status
         insort(self.swapped if status is Status.SWAPPED else self.waiting, victim, key=lambda seq: seq.arrival)
-        self.num_preemptions += 1
+        self.totals.num_preemptions += 1
         self.has_preempted = True
         self.events.emit("preempted", victim.request_id, victim.index, detail=how)
 

@@ -41,3 +41,9 @@ def forward_sequence(
     if score:
         score(output.logits[0])
     return output.logits[0, -1]  # [V]
+
+
+def drop_last(cache: DynamicCache, num_tokens: int) -> None:
+    """Forget the K/V of the last tokens."""
+    if num_tokens:
+        cache.crop(-num_tokens)

@@ -36,6 +36,7 @@ PHASES: tuple[Phase, ...] = (
     Phase(6, "phase06_block_allocator", "memory in blocks"),
     Phase(8, "phase08_paged_attention", "paged attention, one pass a step"),
     Phase(9, "phase09_preemption", "preemption: swap or recompute"),
+    Phase(12, "phase12_prefix_and_spec", "prefix cache and speculation"),
 )
 
 

@@ -22,6 +22,10 @@ class RequestState:
     deliver: Deliver | None = None  # called with every output, on the thread that made it
     abort_requested: bool = False  # by any thread; the one that runs the request acts on it
     errors: list[str] = field(default_factory=list)
+    num_open: int = field(init=False)  # sequences whose last output has not been handed out
+
+    def __post_init__(self) -> None:
+        self.num_open = len(self.sequences)
 
     @property
     def is_finished(self) -> bool:
@@ -38,7 +42,8 @@ class RequestState:
                 metrics.first_token_time = output.time
         if output.error:
             self.errors.append(output.error)
-        if self.is_finished:
+        self.num_open -= output.finish_reason is not None
+        if self.num_open == 0:  # several sequences may finish in one step: only the last one's output ends the request
             metrics.finish_time = output.time
             output.metrics = metrics
         if self.deliver is not None:
@@ -59,6 +64,7 @@ class RequestState:
             prompt_token_ids=list(self.request.prompt_token_ids),
             outputs=[_completion(seq) for seq in self.sequences],
             metrics=self.metrics,
+            num_cached_tokens=self.sequences[0].num_cached_tokens or 0,
             errors=self.errors,
         )
 

@@ -43,6 +43,7 @@ class Sequence:
     text_stream: TextStream | NullTextStream = field(default_factory=NullTextStream)
     arrival: int = 0  # its number in the scheduler's line (phase 9)
     num_computed_tokens: int = 0  # tokens that have K/V
+    num_cached_tokens: int | None = None  # found in the prefix cache when it was first admitted (phase 12)
     status: Status = Status.WAITING
     finish_reason: str | None = None
     logprobs: list[TokenLogprobs] = field(default_factory=list)

@@ -5,14 +5,24 @@ from dataclasses import dataclass, field, fields
 
 
 @dataclass
-class SchedulerStats:
+class SchedulerTotals:
+    """What a scheduler counts; they only ever grow."""
+
+    num_preemptions: int = 0  # phase 9 on
+    num_recomputed_tokens: int = 0  # whose K/V was dropped by a preemption and is computed again
+    num_prefix_queried_tokens: int = 0  # prompt tokens looked up in the prefix cache, once per sequence (phase 12)
+    num_prefix_hit_tokens: int = 0  # and found
+    num_drafted_tokens: int = 0  # guesses that were verified (phase 12)
+    num_accepted_tokens: int = 0  # and were right
+
+
+@dataclass
+class SchedulerStats(SchedulerTotals):
     """Sequences by status, and blocks where the phase has any (None before phase 6)."""
 
     num_waiting: int = 0
     num_running: int = 0
     num_swapped: int = 0
-    num_preemptions: int = 0  # since the start (phase 9)
-    num_recomputed_tokens: int = 0  # whose K/V was dropped and has to be computed again (phase 9)
     kv_blocks_total: int | None = None
     kv_blocks_used: int | None = None  # referenced by a sequence
     kv_blocks_free: int | None = None  # not referenced; cached ones count as free too

@@ -28,6 +28,15 @@ class ScheduledSequence:
         return self.seq.token_ids[self.num_computed_tokens : self.num_computed_tokens + self.num_tokens]
 
     @property
+    def run_token_ids(self) -> list[int]:
+        """The tokens to run, drafts included."""
+        return [*self.token_ids, *self.draft]
+
+    @property
+    def num_run_tokens(self) -> int:
+        return self.num_tokens + len(self.draft)
+
+    @property
     def is_sampled(self) -> bool:
         """Only a row that reaches the last known token yields a new one."""
         return self.num_computed_tokens + self.num_tokens == len(self.seq.token_ids)
@@ -45,7 +54,7 @@ class StepPlan:
 
     @property
     def num_tokens(self) -> int:
-        return sum(item.num_tokens + len(item.draft) for item in self.items)
+        return sum(item.num_run_tokens for item in self.items)
 
     def __bool__(self) -> bool:
         return bool(self.items)
@@ -53,7 +62,7 @@ class StepPlan:
     def __str__(self) -> str:
         rows = [f"{'sequence':<12} {'kind':<8} {'tokens':>6}  positions   samples"]
         for item in self.items:
-            start, end = item.num_computed_tokens, item.num_computed_tokens + item.num_tokens + len(item.draft)
+            start, end = item.num_computed_tokens, item.num_computed_tokens + item.num_run_tokens
             kind = "verify" if item.draft else "decode" if item.is_decode else "prefill"
             rows.append(
                 f"{item.seq.name:<12} {kind:<8} {end - start:>6}  {f'[{start}, {end})':<11} "
@@ -65,7 +74,11 @@ class StepPlan:
 
 @dataclass(slots=True)
 class SampledToken:
-    """A token that the runner chose; `logprobs` only where the request asked for them."""
+    """A token that the runner chose.
+
+    logprobs: only where the request asked for them. draft: guesses at the tokens after it (phase 12), on a step's last.
+    """
 
     token_id: int
     logprobs: TokenLogprobs | None = None
+    draft: tuple[int, ...] = ()

@@ -76,9 +76,11 @@ def letter_tokenizer(num_letters: int = 20, base: int = 10, vocab_size: int = 64
 
 
 @contextmanager
-def open_engine(phase: Phase, model: Any = None, tokenizer: Any = None, **settings: Any) -> Iterator[Any]:
+def open_engine(
+    phase: Phase, model: Any = None, tokenizer: Any = None, draft_model: Any = None, **settings: Any
+) -> Iterator[Any]:
     """An engine of a phase over a model of its own (T0 if none), checked and closed in the end."""
-    engine = phase.build_engine()(model or tiny_llama(), EngineConfig(**settings), tokenizer)
+    engine = phase.build_engine()(model or tiny_llama(), EngineConfig(**settings), tokenizer, draft_model)
     harden(engine)
     try:
         yield engine

@@ -7,6 +7,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,9 @@ from tests.helpers import (
     Q,
     assert_alive,
     assert_clean,
+    cyclic_model,
     greedy,
+    letter_tokenizer,
     open_engine,
     phase_ids,
     slow_down,
@@ -519,6 +522,183 @@ def test_an_abort_while_swapped_frees_host_memory(phase: Phase) -> None:
         assert engine.stats().swap_blocks_used == 0
         for name in {"a", "b", "c"} - {swapped}:
             engine.abort(name)
+
+
+# -- prefix cache -------------------------------------------------------------------------------------
+
+final_phases = [p for p in PHASES if p.number >= 12]
+for_final_phases = pytest.mark.parametrize("phase", final_phases, ids=lambda p: p.package[:7])
+
+
+@for_final_phases
+@pytest.mark.parametrize("n", [1, 4])
+def test_kv_03_a_partly_filled_block_has_one_writer(phase: Phase, n: int) -> None:
+    prompt = PA[:6]
+    if n == 1:
+        requests = [sampled(12, prompt, temperature=1.0, seed=seed) for seed in (1, 2, 3, 4)]
+    else:
+        requests = [sampled(12, prompt, temperature=1.0, seed=1, n=n)]
+    tables: list[dict[str, list[int]]] = []
+    with open_engine(phase, kv_block_size=4) as engine:
+        streams = engine.streams(requests)
+        execute = engine.runner.execute
+
+        def watched(plan: Any) -> Any:
+            tables.append({name: list(table) for name, table in engine.scheduler.allocator.block_tables.items()})
+            return execute(plan)
+
+        engine.runner.execute = watched
+        together = [completion.token_ids for stream in streams for completion in stream.result().outputs]
+    alone = []
+    for request in requests:
+        with open_engine(phase, kv_block_size=4) as engine:
+            alone += [completion.token_ids for completion in engine.generate([request])[0].outputs]
+    assert together == alone
+    for step in tables:
+        owners = Counter(block for table in step.values() for block in table)
+        shared = {block for block, num_tables in owners.items() if num_tables > 1}
+        assert shared <= {table[0] for table in step.values()}
+    if n == 4:
+        assert any(len(step) == 4 and len({table[0] for table in step.values()}) == 1 for step in tables)
+
+
+@for_final_phases
+def test_pfx_01_a_full_hit_leaves_a_token_to_compute(phase: Phase) -> None:
+    with open_engine(phase, kv_block_size=4) as engine:
+        for prompt, most in ((PA, 7), (Q[:4], 3), (Q[:12], 11)):
+            outputs = [engine.generate([greedy(prompt, 6)])[0] for _ in range(3)]
+            assert all(output.token_ids == outputs[0].token_ids for output in outputs)
+            assert all(output.num_cached_tokens <= most for output in outputs)
+            assert outputs[0].prompt_token_ids == list(prompt)
+            if prompt is PA:
+                assert outputs[0].token_ids == [8, 62, 18, 72, 11, 28]
+                assert [output.num_cached_tokens for output in outputs] == [0, 4, 4]
+
+
+@for_final_phases
+def test_pfx_03_the_same_prompt_twice_in_one_step(phase: Phase) -> None:
+    with open_engine(phase, kv_block_size=4, prefill_budget_tokens=256) as engine:
+        twice = engine.generate([greedy(Q[:40], 8)] * 2)
+        third = engine.generate([greedy(Q[:40], 8)])[0]
+    assert token_lists([*twice, third]) == [[37, 60, 59, 51, 15, 62, 83, 8]] * 3
+    assert third.num_cached_tokens in (36, 39)
+
+
+@for_final_phases
+@pytest.mark.parametrize("first_is_aborted", [False, True])
+def test_pfx_04_a_block_is_shared_only_once_it_is_computed(phase: Phase, first_is_aborted: bool) -> None:
+    tokens: dict[str, list[int]] = {"a": [], "b": []}
+    with open_engine(phase, kv_block_size=4, prefill_chunk_size=8, prefill_budget_tokens=16) as engine:
+        engine.add_request(Request(Q, SamplingParams(max_tokens=4, ignore_eos=True), request_id="a"))
+        for _ in range(3):
+            engine.step()
+        num_computed = engine.scheduler.running[0].num_computed_tokens
+        engine.add_request(Request([*Q, 1], SamplingParams(max_tokens=4, ignore_eos=True), request_id="b"))
+        engine.step()
+        assert engine.scheduler.running[1].num_cached_tokens <= num_computed
+        assert engine.scheduler.running[1].num_cached_tokens > 0
+        if first_is_aborted:
+            engine.step()
+            engine.abort("a")
+        step_until(engine, tokens, lambda: not engine.has_unfinished())
+    assert tokens["b"] == [48, 15, 23, 4]
+
+
+@for_final_phases
+def test_smp_04_a_seeded_request_is_the_same_the_second_time_with_its_prompt_cached(phase: Phase) -> None:
+    request = sampled(16, temperature=0.8, seed=42)
+    with open_engine(phase, kv_block_size=4) as engine:
+        first, second = (engine.generate([request])[0] for _ in range(2))
+    assert second.num_cached_tokens > 0
+    assert first.token_ids == second.token_ids
+
+
+# -- speculation --------------------------------------------------------------------------------------
+
+
+def spec_settings(method: str, k: int) -> dict[str, Any]:
+    return {"speculative_method": method, "num_speculative_tokens": k, "adaptive_speculation": False}
+
+
+def letters_engine(phase: Phase, method: str, k: int, num_letters: int = 20, eos: int = 2) -> Any:
+    model, draft = cyclic_model(num_letters), cyclic_model(num_letters)
+    model.generation_config.eos_token_id = eos
+    return open_engine(phase, model, letter_tokenizer(num_letters), draft, **spec_settings(method, k))
+
+
+def letters(text: str, base: int = 10) -> list[int]:
+    return [base + ord(letter) - ord("a") for letter in text]
+
+
+@for_final_phases
+@pytest.mark.parametrize("method", ["off", "ngram", "draft"])
+@pytest.mark.parametrize("k", range(1, 9))
+def test_spc_01_an_eos_inside_a_draft_ends_there(phase: Phase, method: str, k: int) -> None:
+    with letters_engine(phase, method, k, eos=16) as engine:
+        steps = list(engine.stream(Request(letters("abcdefghabcd"), SamplingParams(max_tokens=12))))
+    assert [token for step in steps for token in step.token_ids] == [14, 15, 16]
+    assert [step.finish_reason for step in steps if step.finish_reason] == ["stop"]
+
+
+@for_final_phases
+@pytest.mark.parametrize(
+    ("eos", "tokens", "reason"), [(17, [15, 16, 17], "stop"), (22, [15, 16, 17, 18, 19], "length")]
+)
+def test_spc_02_the_first_end_in_token_order_decides(phase: Phase, eos: int, tokens: list[int], reason: str) -> None:
+    with letters_engine(phase, "ngram", 6, eos=eos) as engine:
+        output = engine.generate([Request(letters("abcdefghijabcde"), SamplingParams(max_tokens=5))])[0]
+    assert (output.token_ids, output.finish_reason) == (tokens, reason)
+
+
+@for_final_phases
+def test_spc_03_exactly_max_tokens_are_delivered_and_counted(phase: Phase) -> None:
+    with letters_engine(phase, "ngram", 4, num_letters=5) as engine:
+        for max_tokens in range(1, 13):
+            before = engine.stats().generated_tokens
+            output = engine.generate([greedy(letters("abcdeabcde"), max_tokens)])[0]
+            assert output.text == "abcdeabcdeab"[:max_tokens]
+            assert len(output.token_ids) == max_tokens == engine.stats().generated_tokens - before
+        assert engine.stats().num_accepted_tokens > 10
+
+
+@for_final_phases
+@pytest.mark.parametrize("draft_vocab", [72, 60])
+def test_spc_04_a_draft_with_another_vocabulary_works(phase: Phase, draft_vocab: int) -> None:
+    draft = cyclic_model(vocab_size=draft_vocab)
+    with open_engine(phase, cyclic_model(), letter_tokenizer(), draft, **spec_settings("draft", 3)) as engine:
+        assert engine.generate([greedy(letters("abcde"), 10)])[0].text == "fghijklmno"
+    with open_engine(phase, None, None, tiny_llama(vocab_size=104), **spec_settings("draft", 3)) as engine:
+        assert engine.generate([greedy(PA, 24)])[0].token_ids == GREEDY_PA
+
+
+@for_final_phases
+@pytest.mark.parametrize("method", ["off", "ngram", "draft"])
+def test_spc_05_penalties_hold_under_speculation(phase: Phase, method: str) -> None:
+    def l7() -> Any:
+        return tiny_llama(seed=7, initializer_range=0.1)
+
+    with open_engine(phase, l7(), None, l7(), **spec_settings(method, 4)) as engine:
+        penalized = engine.generate([greedy(PA, 24, repetition_penalty=1.3)])[0].token_ids
+        engine.generate([greedy(PA, 24)])
+        assert method == "off" or engine.stats().num_accepted_tokens > 0
+    assert penalized == [
+        *[79, 42, 31, 47, 93, 51, 70, 77, 7, 85, 20, 77],
+        *[61, 68, 64, 49, 2, 5, 2, 5, 5, 5, 91, 26],
+    ]
+
+
+@for_final_phases
+@pytest.mark.parametrize("method", ["ngram", "draft"])
+def test_a_seeded_request_is_the_same_with_speculation(phase: Phase, method: str) -> None:
+    def l7() -> Any:
+        return tiny_llama(seed=7, initializer_range=0.1)
+
+    requests = [sampled(24, temperature=0.3, seed=seed) for seed in range(8)]
+    with open_engine(phase, l7()) as engine:
+        plain = token_lists(engine.generate(requests))
+    with open_engine(phase, l7(), None, l7(), **spec_settings(method, 4)) as engine:
+        assert token_lists(engine.generate(requests)) == plain
+        assert engine.stats().num_accepted_tokens > 0
 
 
 # -- logprobs -----------------------------------------------------------------------------------------

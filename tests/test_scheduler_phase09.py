@@ -122,7 +122,7 @@ def test_a_prefill_that_gives_way_is_dropped_and_not_swapped() -> None:
     scheduler.add(make_sequence(4, max_tokens=30, name="a"))
     step(scheduler)
     scheduler.add(make_sequence(15, max_tokens=2, name="b"))
-    while scheduler.num_preemptions == 0:
+    while scheduler.totals.num_preemptions == 0:
         step(scheduler)
     victim = [*scheduler.waiting, *scheduler.swapped][0]
     assert victim.name == "b"
@@ -145,7 +145,7 @@ def test_a_lone_sequence_is_never_preempted_and_fills_the_pool() -> None:
     seq.max_num_tokens = 5 * 4 + 1  # what the engine caps it to
     scheduler.add(seq)
     run_to_end(scheduler)
-    assert scheduler.num_preemptions == 0
+    assert scheduler.totals.num_preemptions == 0
     assert len(seq.token_ids) == 21
 
 
