@@ -6,6 +6,7 @@ from phase03_request_queue.request_queue import RequestQueue
 from phase08_paged_attention.paged_kv_cache import PagedKVCache
 from phase09_preemption.block_copier import BlockCopier
 from phase09_preemption.cpu_swap_manager import CPUSwapManager
+from phase12_prefix_and_spec.draft_length import AdaptiveLength, FixedLength
 from phase12_prefix_and_spec.prefix_cache import NoPrefixCache, PrefixCachingAllocator
 from phase12_prefix_and_spec.proposers import DraftModelProposer, NgramProposer, NoProposer, Proposer
 from phase12_prefix_and_spec.scheduler import Scheduler
@@ -27,12 +28,13 @@ def build_engine(model: Any, config: EngineConfig, tokenizer: Any = None, draft_
     cache = PagedKVCache.for_model(model, allocator.num_blocks, allocator.block_size)
     swap = CPUSwapManager(config.num_swap_blocks, BlockCopier(cache, config.num_swap_blocks))
     proposer = make_proposer(config, model, draft_model)
-    num_drafts = config.num_speculative_tokens
+    make_length = AdaptiveLength if config.adaptive_speculation else FixedLength
+    draft_length = make_length(config.num_speculative_tokens)
     return StepEngine(
         inputs=InputProcessor(model, config, tokenizer, pool_slots=config.num_kv_slots),
         intake=RequestQueue(config.queue_capacity, config.queue_timeout_s),
         scheduler=Scheduler(config, allocator, swap, events),
-        runner=SpeculativeRunner(model, Sampler(), cache, allocator.block_tables, proposer, num_drafts),
+        runner=SpeculativeRunner(model, Sampler(), cache, allocator.block_tables, proposer, draft_length),
         events=events,
     )
 

@@ -10,7 +10,12 @@ from shared.sequence import Sequence
 
 
 class Proposer(Protocol):
-    """Keeps what it knows per sequence until `release`."""
+    """Keeps what it knows per sequence until `release`.
+
+    is_free: a guess costs nothing to make, only to verify.
+    """
+
+    is_free: bool
 
     def propose(self, seq: Sequence, token_ids: Seq[int], num_tokens: int) -> list[int]:
         """Up to `num_tokens` guesses at what follows `token_ids`, which is all of the sequence so far."""
@@ -20,6 +25,8 @@ class Proposer(Protocol):
 
 class NoProposer:
     """Speculation switched off, by construction."""
+
+    is_free = True
 
     def propose(self, seq: Sequence, token_ids: Seq[int], num_tokens: int) -> list[int]:  # noqa: ARG002
         return []
@@ -33,6 +40,8 @@ class NgramProposer:
 
     sizes: lengths of the last few tokens to look up, the longest match wins.
     """
+
+    is_free = True
 
     def __init__(self, sizes: Seq[int] = (4, 3, 2)) -> None:
         self.sizes = sizes
@@ -68,6 +77,8 @@ class DraftModelProposer:
     Its vocabulary may be padded to another size: guesses the target has no row for are cut, and a sequence with
     tokens that the draft has no row for is not guessed at.
     """
+
+    is_free = False
 
     def __init__(self, model: Any, target_vocab_size: int) -> None:
         self.model = model.eval()

@@ -142,6 +142,17 @@ def test_the_full_product_matches_hf(combination: Combination, happened: Counter
     run(combination, happened)
 
 
+@pytest.mark.parametrize("speculation", ["ngram", "draft"])
+def test_adaptive_draft_lengths_change_nothing_but_the_number_of_steps(speculation: str) -> None:
+    settings = config_of({"pool": "swap", "cache": "warm", "speculation": speculation, "chunk": 16, "block_size": 3})
+    with open_engine(
+        newest_phase(), model(), None, draft_model(), **settings | {"adaptive_speculation": True}
+    ) as engine:
+        for _ in range(4):
+            assert token_lists(engine.generate([greedy(prompt, MAX_TOKENS) for prompt in PROMPTS])) == expected()
+        assert engine.stats().num_accepted_tokens > 0
+
+
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "mistral", "gemma2", "gemma3"])
 def test_everything_at_once_in_every_family(family: str) -> None:
     from shared.tiny_models import FAMILIES

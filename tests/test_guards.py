@@ -94,6 +94,7 @@ TORCH_FREE = [
     "phase09_preemption.cpu_swap_manager",
     "phase09_preemption.scheduler",
     "phase12_prefix_and_spec.acceptance",
+    "phase12_prefix_and_spec.draft_length",
     "phase12_prefix_and_spec.prefix_cache",
     "phase12_prefix_and_spec.scheduler",
 ]
