@@ -5,8 +5,11 @@
 Letters: L layers, N blocks, P tokens per block (block_size), H KV heads, D head_dim, T tokens.
 """
 
+import math
+from collections.abc import Sequence as Seq
 from typing import Any
 
+import numpy as np
 import torch
 
 from shared.kv_sizing import head_dim, num_kv_heads
@@ -35,8 +38,8 @@ class PagedKVCache:
     ) -> None:
         shape = (num_layers, num_blocks, block_size, num_kv_heads, head_dim)
         self.block_size = block_size
-        self.key = torch.zeros(shape, dtype=dtype, device=device)  # [L, N, P, H, D]
-        self.value = torch.zeros(shape, dtype=dtype, device=device)  # [L, N, P, H, D]
+        self.key = zeros(shape, dtype, device)  # [L, N, P, H, D]
+        self.value = zeros(shape, dtype, device)  # [L, N, P, H, D]
 
     @classmethod
     def for_model(cls, model: Any, num_blocks: int, block_size: int) -> "PagedKVCache":
@@ -64,3 +67,10 @@ class PagedKVCache:
         keys, values = self.layer(layer)
         keys[slots] = key
         values[slots] = value
+
+
+def zeros(shape: Seq[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """As torch.zeros, which writes every byte on a CPU; numpy leaves that to the system, page by page, at first use."""
+    if device.type != "cpu":
+        return torch.zeros(tuple(shape), dtype=dtype, device=device)
+    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)).view(dtype).view(tuple(shape))

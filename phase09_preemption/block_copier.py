@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from phase08_paged_attention.paged_kv_cache import PagedKVCache
+from phase08_paged_attention.paged_kv_cache import PagedKVCache, zeros
 
 
 class BlockCopier:
@@ -13,9 +13,7 @@ class BlockCopier:
     def __init__(self, cache: PagedKVCache, num_blocks: int) -> None:
         self.cache = cache
         shape = (cache.key.shape[0], num_blocks, *cache.key.shape[2:])
-        is_pinned = cache.key.device.type == "cuda" and num_blocks > 0
-        self.key = torch.zeros(shape, dtype=cache.key.dtype, pin_memory=is_pinned)
-        self.value = torch.zeros(shape, dtype=cache.value.dtype, pin_memory=is_pinned)
+        self.key, self.value = (_host_memory(shape, cache.key) for _ in range(2))
 
     @torch.inference_mode()
     def to_host(self, device_blocks: Sequence[int], host_blocks: Sequence[int]) -> None:
@@ -28,3 +26,9 @@ class BlockCopier:
         device = self.cache.key.device
         self.cache.key[:, device_blocks] = self.key[:, host_blocks].to(device)
         self.cache.value[:, device_blocks] = self.value[:, host_blocks].to(device)
+
+
+def _host_memory(shape: Sequence[int], like: torch.Tensor) -> torch.Tensor:
+    if like.device.type == "cuda":
+        return torch.zeros(tuple(shape), dtype=like.dtype, pin_memory=True)
+    return zeros(shape, like.dtype, torch.device("cpu"))

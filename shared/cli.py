@@ -62,7 +62,7 @@ def exit_code(command: Any) -> int:
 
 
 def build_parser(chapter: Phase) -> argparse.ArgumentParser:
-    from shared import cli_generate
+    from shared import cli_generate, cli_serve
 
     parser = argparse.ArgumentParser(
         prog=f"python -m {chapter.package}",
@@ -71,6 +71,7 @@ def build_parser(chapter: Phase) -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     cli_generate.add_command(commands, chapter)
+    cli_serve.add_command(commands, chapter)
     return parser
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shared.loading.default_model import DEFAULT_MODEL, default_model_folder
 from shared.errors import SetupError
+from shared.loading.default_model import DEFAULT_MODEL, default_model_folder
 from shared.loading.model_source import find_model
 from shared.loading.setup_messages import Report, say
 

@@ -29,7 +29,7 @@ class StepOutput:
     text: str  # may be empty while a character or a possible stop string is incomplete
     finish_reason: str | None = None
     logprobs: list[TokenLogprobs] | None = None  # one per token id, if asked for
-    prompt_logprobs: list[TokenLogprobs | None] | None = None  # on the first one, if asked for; None for the first token
+    prompt_logprobs: list[TokenLogprobs | None] | None = None  # on the first output, if asked for
     error: str | None = None  # with finish_reason "error"
     time: float = 0.0  # seconds, time.perf_counter(); set when the engine hands it out
     metrics: "RequestMetrics | None" = None  # set on the last output of the whole request
@@ -56,6 +56,7 @@ class RequestMetrics:
     last_token_time: float | None = None
     finish_time: float | None = None
     num_output_tokens: int = 0
+    num_cached_tokens: int = 0  # prompt tokens whose K/V came from the prefix cache (phase 12)
 
     @property
     def queue_s(self) -> float | None:

@@ -31,6 +31,10 @@ class RequestState:
     def is_finished(self) -> bool:
         return all(seq.is_finished for seq in self.sequences)
 
+    @property
+    def _num_cached_tokens(self) -> int:
+        return self.sequences[0].num_cached_tokens or 0
+
     def hand_out(self, output: StepOutput) -> None:
         """Stamp one step's output, keep the times, and pass it on. Called once per sequence and step."""
         output.time = time.perf_counter()
@@ -45,6 +49,7 @@ class RequestState:
         self.num_open -= output.finish_reason is not None
         if self.num_open == 0:  # several sequences may finish in one step: only the last one's output ends the request
             metrics.finish_time = output.time
+            metrics.num_cached_tokens = self._num_cached_tokens
             output.metrics = metrics
         if self.deliver is not None:
             self.deliver(output)
@@ -64,7 +69,7 @@ class RequestState:
             prompt_token_ids=list(self.request.prompt_token_ids),
             outputs=[_completion(seq) for seq in self.sequences],
             metrics=self.metrics,
-            num_cached_tokens=self.sequences[0].num_cached_tokens or 0,
+            num_cached_tokens=self._num_cached_tokens,
             errors=self.errors,
         )
 

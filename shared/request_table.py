@@ -76,7 +76,7 @@ class RequestTable:
         state = self._states[output.request_id]
         self.totals.generated_tokens += len(output.token_ids)
         state.hand_out(output)
-        if state.is_finished:
+        if state.num_open == 0:
             self._forget(state)
 
     def end(self, state: RequestState, reason: str, error: str | None = None) -> None:

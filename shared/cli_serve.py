@@ -1,0 +1,119 @@
+"""`serve`: a phase's engine over HTTP, until it is told to stop."""
+
+import argparse
+import ipaddress
+import logging
+import sys
+from functools import partial
+from typing import Any
+
+from shared.registry import Phase
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_GRACE_S = 30.0
+EXAMPLES = """\
+examples:
+  %(prog)s
+  %(prog)s --port 9000 --model path/to/model --queue-capacity 64 --queue-timeout-s 30
+  PAGESERVE_API_KEY=... %(prog)s --host 0.0.0.0 --allowed-host models.example.org
+
+Ctrl-C or SIGTERM lets running requests finish within the grace period; a second one ends at once.
+"""
+
+
+def add_command(commands: Any, chapter: Phase) -> None:
+    from shared.cli import add_engine_options
+
+    parser = commands.add_parser(
+        "serve",
+        help="serve it over HTTP: OpenAI's API and a native one",
+        description=f"Serve {chapter.label} over HTTP.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    add_server_options(parser, default_port(chapter))
+    add_engine_options(parser)
+
+
+def default_port(chapter: Phase) -> int:
+    """Phase 1 beside a later phase, to compare the two."""
+    return 8000 if chapter.number == 1 else 8001
+
+
+def add_server_options(parser: argparse.ArgumentParser, port: int) -> None:
+    group = parser.add_argument_group("server")
+    group.add_argument("--host", default=DEFAULT_HOST, help=f"address to listen on (default: {DEFAULT_HOST})")
+    group.add_argument("--port", type=int, default=port, help=f"0 takes a free one (default: {port})")
+    group.add_argument("--api-key", metavar="KEY", help="wanted on every route but /health (or PAGESERVE_API_KEY)")
+    group.add_argument(
+        "--allowed-host",
+        action="append",
+        metavar="NAME",
+        help="a name it may be reached by, beside localhost and IP addresses; may be given several times",
+    )
+    group.add_argument("--served-model-name", metavar="NAME", help="the model's id for clients (default: its name)")
+    group.add_argument("--max-body-bytes", type=int, metavar="N", help="largest request body (default: 1048576)")
+    group.add_argument(
+        "--grace-period",
+        type=float,
+        default=DEFAULT_GRACE_S,
+        metavar="S",
+        help=f"seconds that running requests get after a signal to stop (default: {DEFAULT_GRACE_S:g})",
+    )
+
+
+def run(chapter: Phase, args: argparse.Namespace) -> int:
+    from shared.cli import engine_config
+    from shared.model_loader import load_model
+    from shared.server.app import create_app
+    from shared.server.graceful_server import GracefulServer, bind
+
+    config, limits = engine_config(args), server_limits(args)
+    listener = bind(args.host, args.port)
+    warn_if_open(args.host, has_key="api_key" in limits)
+    loaded = load_model(args.model, dtype=args.dtype, device=args.device)
+    if args.show_config:
+        from shared.show_config import print_config
+
+        print_config(config, loaded, chapter)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    engine = chapter.build_engine()(loaded.model, config, loaded.tokenizer)
+    name = args.served_model_name or loaded.name
+    try:
+        app = create_app(engine, loaded.tokenizer, name, **limits)
+        GracefulServer(app, listener, args.grace_period, on_ready=partial(announce, chapter, name)).run()
+    finally:
+        engine.close()
+    return 0
+
+
+def announce(chapter: Phase, name: str, url: str) -> None:
+    print(f"{chapter.label}: {name} is served on {url} (docs: {url}/docs)", file=sys.stderr, flush=True)
+
+
+def server_limits(args: argparse.Namespace) -> dict[str, Any]:
+    """The fields of ServerSettings that the environment and the options set; options win."""
+    from shared.server.factory import limits_from_env
+
+    given = {"api_key": args.api_key, "allowed_hosts": args.allowed_host, "max_body_bytes": args.max_body_bytes}
+    return limits_from_env() | {name: value for name, value in given.items() if value is not None}
+
+
+def warn_if_open(host: str, *, has_key: bool) -> None:
+    """What it means to listen beyond this machine, before it happens."""
+    if _is_loopback(host):
+        return
+    key = "whoever has the key" if has_key else "everyone on that network, for there is no --api-key,"
+    print(
+        f"warning: {host} can be reached from other machines: {key} can use this model and read its metrics, "
+        "and the traffic is not encrypted. Listen on 127.0.0.1, or put a TLS proxy in front.",
+        file=sys.stderr,
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

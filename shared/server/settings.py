@@ -1,0 +1,40 @@
+"""What a server allows: its limits, its key, its names. Torch-free."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from shared.errors import InvalidConfig
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerSettings:
+    """`create_app` takes each of these by keyword.
+
+    max_body_bytes: largest request body; body_timeout_s: seconds in which it has to arrive.
+    max_sequences: most completions one HTTP request may ask for, prompts times n.
+    default_chat_tokens: a chat's max_tokens where it names none (the other routes: SamplingParams' default).
+    api_key: if given, every route but /health wants `Authorization: Bearer <api_key>`.
+    allowed_hosts: names under which the server may be reached, beside localhost and IP addresses; "*" is any.
+    slo_ttft_s, slo_tpot_s: seconds that /metrics/summary holds requests against.
+    window: how many of the last values the summary's percentiles are taken over.
+
+    The limits on prompt, queue, n, stop strings and logprobs are the engine's own.
+    Raises InvalidConfig, which names the setting.
+    """
+
+    max_body_bytes: int = 1 << 20
+    body_timeout_s: float = 10.0
+    max_sequences: int = 128
+    default_chat_tokens: int = 1024
+    api_key: str | None = field(default=None, repr=False)
+    allowed_hosts: Sequence[str] = ()
+    slo_ttft_s: float = 2.0
+    slo_tpot_s: float = 0.1
+    window: int = 4096
+
+    def __post_init__(self) -> None:
+        for name in ("max_body_bytes", "body_timeout_s", "max_sequences", "default_chat_tokens", "window"):
+            if not getattr(self, name) > 0:
+                raise InvalidConfig(f"{name}: must be above 0, got {getattr(self, name)!r}")
+        if self.api_key is not None and not self.api_key.strip():
+            raise InvalidConfig("api_key: is empty; leave it out to serve without a key")
