@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from phase06_block_allocator.block_allocator import BlockAllocator
 from shared.bench.__main__ import CHART, main
 from shared.bench.capacity import CapacityPlan, run_capacity
 from shared.bench.capacity_chart import bar_text, draw_capacity
@@ -24,19 +23,15 @@ from shared.bench.capacity_systems import (
     ON_DEMAND,
     WORST_CASE,
     Kind,
-    OnDemand,
     PoolSize,
-    StudyScheduler,
     System,
 )
 from shared.bench.code_files import REPOSITORY
 from shared.bench.columns import ON_SCREEN, as_markdown, make_table
-from shared.bench.results import Result, read_result, read_results
+from shared.bench.results import Result, read_result, read_results, write_result
 from shared.bench.slabs import Slab, SlabAllocator
 from shared.bench.tables import PUBLISHED, update
 from shared.errors import SetupError
-from shared.events import EventLog
-from tests.fakes import make_sequence, rows, sample
 from tests.test_bench import fake_provenance, table_cells
 
 SMALL = 1024  # slots: three slabs of the heavy tail
@@ -44,12 +39,12 @@ by_key = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.key)
 by_load = pytest.mark.parametrize("load", LOADS.values(), ids=lambda load: load.key)
 
 
-def size_of(num_slots: int = SMALL, block_size: int = 16, headroom: float = 0.05) -> PoolSize:
-    return PoolSize(num_slots, block_size, headroom)
+def size_of(num_slots: int = SMALL, block_size: int = 16) -> PoolSize:
+    return PoolSize(num_slots, block_size)
 
 
 def small_plan(**changes: Any) -> CapacityPlan:
-    fields = {"pool_slots": 320, "block_sizes": [1, 64], "headroom": 0.05, "seed": 0, "num_rounds": 2}
+    fields = {"pool_slots": 320, "block_sizes": [1, 64], "seed": 0, "num_rounds": 2}
     return CapacityPlan(**fields | {"provenance": fake_provenance()} | changes)
 
 
@@ -151,16 +146,16 @@ def test_every_job_is_served_and_memory_is_sound_after_every_step(kind: Kind, lo
             assert moment.allocated - moment.used <= (size.block_size - 1) * moment.num_running
 
 
-@pytest.mark.parametrize("block_size", [1, 4, 64])
+@pytest.mark.parametrize("block_size", [1, 64])
 def test_a_sequence_wastes_less_than_a_block_whatever_its_size(block_size: int) -> None:
     moments = watched(ON_DEMAND.build(size_of(block_size=block_size)), LOADS["heavy_tail"].draw(SMALL, 1))
     assert all(0 <= m.allocated - m.used <= (block_size - 1) * m.num_running for m in moments)
     assert block_size == 1 or any(m.allocated > m.used for m in moments)
 
 
-def test_without_a_promise_a_pool_without_headroom_thrashes_but_everybody_finishes() -> None:
+def test_in_a_pool_for_one_much_is_run_again_but_everybody_finishes() -> None:
     load = LOADS["heavy_tail"]
-    moments = watched(ON_DEMAND.build(size_of(304, headroom=0.0)), load.draw(304, 0))
+    moments = watched(ON_DEMAND.build(size_of(304)), load.draw(304, 0))
     needed = sum(job.full_slots for job in load.draw(304, 0))
     assert sum(moment.num_tokens for moment in moments) > 1.1 * needed, "nothing was preempted"
 
@@ -221,50 +216,6 @@ def steps_of(kind: Kind, jobs: list[Job]) -> Any:
 def test_a_run_that_gets_stuck_is_an_error_and_not_a_figure() -> None:
     with pytest.raises(RuntimeError, match="1 of 1 jobs"):
         list(steps_of(CONTIGUOUS, [Job("too long", SMALL, 32, 5)]))
-
-
-# -- the study's own rule ---------------------------------------------------------------------------------
-
-
-def on_demand(num_blocks: int, num_headroom_blocks: int = 0, block_size: int = 4) -> StudyScheduler:
-    return StudyScheduler(OnDemand(BlockAllocator(num_blocks, block_size), num_headroom_blocks), EventLog())
-
-
-def test_who_cannot_grow_takes_the_newest_and_nobody_joins_in_that_step() -> None:
-    scheduler = on_demand(num_blocks=3)
-    for name in ("a", "b", "c"):
-        scheduler.add(make_sequence(4, name=name))
-    with scheduler.events.recording() as events:
-        first = scheduler.plan()
-        scheduler.apply(first, sample(first))
-        second = scheduler.plan()
-    assert rows(first) == [("a", 4), ("b", 4), ("c", 4)]
-    assert rows(second) == [("a", 1)], "c made room for a, and b, the newest by then, had to make it for itself"
-    assert [(event.kind, event.request_id) for event in events] == [("preempted", "c"), ("preempted", "b")]
-    assert [seq.name for seq in scheduler.waiting] == ["b", "c"]
-    assert [seq.num_computed_tokens for seq in scheduler.waiting] == [0, 0]
-
-
-def test_who_was_preempted_comes_back_first_with_the_tokens_it_had() -> None:
-    scheduler = on_demand(num_blocks=3)
-    for name, max_tokens in (("a", 2), ("b", 3), ("c", 3)):
-        scheduler.add(make_sequence(4, max_tokens, name=name))
-    history = []
-    while plan := scheduler.plan():
-        history.append(rows(plan))
-        scheduler.apply(plan, sample(plan))
-    assert history == [[("a", 4), ("b", 4), ("c", 4)], [("a", 1)], [("b", 5)], [("b", 1)], [("c", 5)], [("c", 1)]]
-
-
-@pytest.mark.parametrize(("num_blocks", "joins"), [(4, 1), (5, 2)])
-def test_an_admission_leaves_the_headroom_free_unless_nobody_runs(num_blocks: int, joins: int) -> None:
-    scheduler = on_demand(num_blocks, num_headroom_blocks=3)
-    for name in ("a", "b"):
-        scheduler.add(make_sequence(4, name=name))
-    assert len(scheduler.plan().items) == joins
-    alone = on_demand(num_blocks=1, num_headroom_blocks=3)
-    alone.add(make_sequence(4))
-    assert len(alone.plan().items) == 1
 
 
 # -- results, tables, chart -------------------------------------------------------------------------------
@@ -352,16 +303,15 @@ def test_the_chart_is_the_same_bytes_in_every_process_and_shows_every_figure(
         assert f">{system.label}<" in text
     assert "dc:date" not in text
     assert "Matplotlib" not in text
-    main(["capacity", *TINY, "--out", str(tmp_path), "--chart", str(tmp_path / "two.svg")])
-    (stored,) = tmp_path.glob("capacity-[0-9]*.json")
+    stored = write_result(results[0], tmp_path)
     program = (
         "import sys; from pathlib import Path; from shared.bench.results import read_result; "
         "from shared.bench.capacity_chart import draw_capacity; "
         "draw_capacity(read_result(Path(sys.argv[1])), Path(sys.argv[2]))"
     )
-    command = [sys.executable, "-c", program, str(stored), str(tmp_path / "three.svg")]
+    command = [sys.executable, "-c", program, str(stored), str(tmp_path / "two.svg")]
     subprocess.run(command, cwd=REPOSITORY, env=os.environ | {"PYTHONHASHSEED": "7"}, check=True)
-    assert (tmp_path / "two.svg").read_bytes() == (tmp_path / "three.svg").read_bytes()
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
 
 
 published = sorted((REPOSITORY / PUBLISHED).glob("capacity-*.json"))
@@ -394,7 +344,9 @@ def test_the_command_keeps_two_results_and_the_tables_are_made_from_them(
     readme.write_text("<!-- bench:capacity -->\n<!-- /bench -->\n<!-- bench:capacity-sweep -->\n<!-- /bench -->\n")
     assert update(tmp_path, check=False)[0]
     assert readme.read_text().count("Not measured yet: `python -m shared.bench capacity --publish`") == 2
-    assert main(["capacity", *TINY, "--out", str(tmp_path / PUBLISHED)]) == 0
+    chart = tmp_path / "chart.svg"
+    assert main(["capacity", *TINY, "--out", str(tmp_path / PUBLISHED), "--chart", str(chart)]) == 0
+    assert "304 slots" in chart.read_text()
     assert "heavy tail" in capsys.readouterr().out
     assert update(tmp_path, check=False)[0]
     assert update(tmp_path, check=True)[0] == []
@@ -410,7 +362,6 @@ def test_the_command_keeps_two_results_and_the_tables_are_made_from_them(
     [
         (["--pool-slots", "8200"], "whole number of blocks of"),
         (["--pool-slots", "256"], "the longest sequence, 296 tokens, does not fit"),
-        (["--pool-slots", "320", "--block-sizes", "320", "--headroom", "1"], "--headroom"),
         (["--block-sizes", "0"], "a whole number from 1"),
         (["--repeats", "none"], "a whole number from 1"),
         (["--chart", "capacity.png"], "ends in .svg"),

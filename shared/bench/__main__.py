@@ -9,13 +9,14 @@ from pathlib import Path
 from rich.console import Console
 
 from shared.bench.arguments import make_parser
+from shared.bench.capacity import CapacityPlan, run_capacity
 from shared.bench.code_files import REPOSITORY
 from shared.bench.columns import ON_SCREEN, make_table
 from shared.bench.host import provenance
 from shared.bench.interference import InterferencePlan, Tokens, interference_spec, run_interference
 from shared.bench.offline import OfflinePlan, run_offline
 from shared.bench.progress import ProgressLine
-from shared.bench.results import Result, write_result
+from shared.bench.results import Result, read_result, write_result
 from shared.bench.source_line import disturbance, source_line
 from shared.bench.systems import BENCH_CONFIG, ModelChoice, SystemSpec, hf_spec, hf_static_spec, phase_spec
 from shared.bench.tables import PUBLISHED, update
@@ -23,6 +24,7 @@ from shared.bench.worker import SystemFailed
 from shared.errors import SetupError
 
 FIRST_WITH_STEPS = 2
+CHART = "capacity.svg"
 WIDE = 200  # characters, where no terminal says how wide it is
 out = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else WIDE)
 err = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
@@ -37,6 +39,7 @@ def main(argv: Seq[str] | None = None) -> int:
         "interference": interference,
         "step-cost": step_cost,
         "step-parts": step_parts,
+        "capacity": capacity,
         "tables": tables,
     }
     try:
@@ -117,6 +120,27 @@ def step_parts(args: argparse.Namespace, argv: Seq[str]) -> int:
     return 0
 
 
+def capacity(args: argparse.Namespace, argv: Seq[str]) -> int:
+    plan = CapacityPlan(
+        pool_slots=args.pool_slots,
+        block_sizes=args.block_sizes,
+        seed=args.seed,
+        num_rounds=args.repeats,
+        provenance=provenance(argv, REPOSITORY),
+    )
+    with ProgressLine(err, plan.num_announcements) as progress:
+        comparison, sweep = run_capacity(plan, progress.announce)
+    path = keep(comparison, args)
+    keep(sweep, args)
+    chart = args.chart or (REPOSITORY / PUBLISHED / CHART if args.publish else None)
+    if chart is not None:
+        from shared.bench.capacity_chart import draw_capacity  # imports matplotlib
+
+        draw_capacity(read_result(path), chart)
+        err.print(f"drawn in {chart}")
+    return 0
+
+
 def tables(args: argparse.Namespace, _argv: Seq[str]) -> int:
     root = Path(args.root or REPOSITORY)
     if not root.is_dir():
@@ -131,8 +155,8 @@ def tables(args: argparse.Namespace, _argv: Seq[str]) -> int:
     return 1 if wrong and args.check else 0
 
 
-def keep(result: Result, args: argparse.Namespace) -> None:
-    """Write a result and show it. One that was interrupted is not published."""
+def keep(result: Result, args: argparse.Namespace) -> Path:
+    """Write a result, show it, and return where it is. One that was interrupted is not published."""
     num_repeats = len(result.systems[0].repeats)
     is_whole = num_repeats == result.planned_repeats
     path = write_result(result, REPOSITORY / PUBLISHED if args.publish and is_whole else Path(args.out))
@@ -142,6 +166,7 @@ def keep(result: Result, args: argparse.Namespace) -> None:
     out.print(make_table(result, ON_SCREEN[result.kind], result.systems))
     out.print(source_line(path.name, result), soft_wrap=True)
     err.print(f"{'' if is_whole else f'only {num_repeats} of {result.planned_repeats} rounds; '}kept in {path}")
+    return path
 
 
 def _specs(args: argparse.Namespace) -> list[SystemSpec]:

@@ -2,33 +2,23 @@
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
-from shared.bench.workloads import SHAPES, num_of
+from shared.bench.help_texts import (
+    CAPACITY,
+    EXAMPLES,
+    HOW_TO_READ,
+    INTERFERENCE,
+    STEP_COST,
+    STEP_PARTS,
+    TABLES,
+    WORKLOADS,
+)
+from shared.bench.workloads import SHAPES
 from shared.errors import SetupError
 from shared.model_loader import DTYPES
 from shared.registry import PHASES, Phase, phase_by_number
-
-EXAMPLES = """examples:
-  python -m shared.bench offline --tiny --repeats 2          does it work? (a random tiny model, under a minute)
-  python -m shared.bench offline --workloads A               the random workload, a quarter of its requests
-  python -m shared.bench offline --phases 1 --baselines hf --workloads C    phase 1 against Hugging Face
-  python -m shared.bench interference --tiny --repeats 2     what a long prompt does to running streams
-  python -m shared.bench step-cost                           what the step loop itself costs
-  python -m shared.bench step-parts                          where a decode step's milliseconds go
-  python -m shared.bench tables --check                      are the READMEs' tables what was measured?
-
-exit codes: 0 done, 1 a system failed or a table is not right, 2 something has to be mended first, 130 Ctrl-C"""
-
-WORKLOADS = "workloads (output lengths are forced; all requests come at once):\n" + "\n".join(
-    f"  {shape.key}  {shape.name}, {num_of(shape.num_requests, shape.num_requests)}: {shape.stresses}"
-    for shape in SHAPES.values()
-)
-
-HOW_TO_READ = """how to read it: the host's speed drifts, by half and more within minutes. So systems run in turns,
-round after round; "ratio" compares two runs of the same round, and the median of these ratios counts, with the
-smallest and the largest beside it. "exact" counts the requests whose tokens are those of HF alone in fp32. TTFT
-is high by design: everything comes at once, and it counts the wait. Run nothing else meanwhile."""
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -50,40 +40,9 @@ def make_parser() -> argparse.ArgumentParser:
     _add_interference(_add(commands, "interference", "running streams while a long prompt arrives", INTERFERENCE))
     _add_step_cost(_add(commands, "step-cost", "milliseconds a step costs beside the model", STEP_COST))
     _add_step_parts(_add(commands, "step-parts", "where the milliseconds of a decode step go", STEP_PARTS))
+    _add_capacity(_add(commands, "capacity", "sequences at once on the same slots, no model", CAPACITY))
     _add_tables(_add(commands, "tables", "write the READMEs' tables from the published results", TABLES))
     return parser
-
-
-INTERFERENCE = """what happens: the streams (prompts of 16 to 32 tokens) decode. When each has 8 tokens, the long
-prompt comes, between two steps. From then until its first token is the window. Then all run to their forced ends.
-
-how to read it:
-  gap p50 before     between two tokens of a stream, when all streams decode and the long prompt is not there yet
-  gap p50, p99, max  of all streams' gaps that overlap the window. With whole-prompt prefill (phase 3) the window
-                     is one step: each stream has one gap, and the three are the same
-  long prompt's TTFT from its arrival to its first token: what it pays for letting the streams go on
-  ... to phase03     over the same figure of the first phase, in the same round: the median of the ratios counts, since
-                     the host's speed drifts; smallest and largest beside it
-  exact              requests, the long one included, whose tokens are those of HF alone in fp32
-
-Smaller chunks: shorter gaps, later first token. Each row ran with the chunk and the budget it shows, in tokens.
-Run nothing else meanwhile."""
-
-STEP_PARTS = """Clocks on the model's linear layers, its head, its attention and the sampler. What is left of the
-forward pass is norms, RoPE, activations and dispatch; what is left of the step is planning, packing and handing out.
-Median over the steps of a repeat, then over the repeats."""
-
-STEP_COST = """A stand-in for the runner gives each sequence the same token at once, so a step is only planning,
-bookkeeping and handing out. Median over the steps of a repeat, then over the repeats. Aim: under 0.3 ms at 8.
-Phase 1 has no steps and is left out."""
-
-TABLES = """A README asks for a table with a pair of lines, each at the beginning of its line:
-
-  <!-- bench:offline workload=A columns=system,tok_s,ratio systems=hf,phase02 -->
-  <!-- /bench -->
-
-options: workload, dtype, model and file choose the result (the newest that fits), systems and columns what is
-shown of it; all may be left out. Results measured before their systems' code changed are listed, which is no error."""
 
 
 def _add(
@@ -191,6 +150,27 @@ def _add_step_parts(parser: argparse.ArgumentParser) -> None:
     _add_keeping(parser)
 
 
+def _add_capacity(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--pool-slots", type=_count, metavar="N", default=8192, help="tokens whose K/V there is room for; default: 8192"
+    )
+    parser.add_argument(
+        "--block-sizes",
+        type=_listed(_count),
+        default=[1, 4, 8, 16, 32, 64],
+        metavar="N,N,..",
+        help="tokens per block, of the sweep on demand; the comparison has 16; default: 1,4,8,16,32,64",
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the first draw; default: 0")
+    keeping = _add_keeping(parser, 3, "draws of the jobs, each with the next seed")
+    keeping.add_argument(
+        "--chart",
+        type=_svg,
+        metavar="FILE.svg",
+        help="draw the comparison; default: shared/bench/published/capacity.svg with --publish, else nowhere",
+    )
+
+
 def _add_tables(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--check", action="store_true", help="write nothing; exit 1 if a table is not what it should be"
@@ -219,17 +199,20 @@ def _add_phases(parser: "argparse._ActionsContainer") -> None:
     )
 
 
-def _add_keeping(parser: argparse.ArgumentParser) -> None:
+def _add_keeping(
+    parser: argparse.ArgumentParser, repeats: int = 5, what: str = "rounds; five or more for a number to rely on"
+) -> "argparse._ArgumentGroup":
     keeping = parser.add_argument_group("what becomes of it")
     keeping.add_argument(
         "--repeats",
         type=_count,
         metavar="N",
-        default=5,
-        help="rounds; five or more for a number to rely on; default: 5",
+        default=repeats,
+        help=f"{what}; default: {repeats}",
     )
     keeping.add_argument("--out", default="results", metavar="DIR", help="where the JSON goes; default: results")
     keeping.add_argument("--publish", action="store_true", help="into shared/bench/published instead, for the READMEs")
+    return keeping
 
 
 def _phases(text: str) -> list[Phase]:
@@ -252,6 +235,12 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number from 1, got {text!r}")
     return int(text)
+
+
+def _svg(text: str) -> Path:
+    if not text.endswith(".svg"):
+        raise argparse.ArgumentTypeError(f"must be a file name that ends in .svg, got {text!r}")
+    return Path(text)
 
 
 def _listed(read: Callable[[str], object]) -> Callable[[str], list]:

@@ -11,11 +11,25 @@ from rich.console import Console
 from rich.table import Table
 
 from shared.bench.results import Result, SystemResult
-from shared.bench.summary import Figure, base_of, median_of, pair_ratios, stored, tokens_per_second, values
+from shared.bench.summary import (
+    Figure,
+    base_beside,
+    base_of,
+    difference,
+    median_of,
+    pair_ratios,
+    quotient,
+    rest,
+    stored,
+    tokens_per_second,
+    values,
+)
 from shared.bench.workloads import num_of
 from shared.errors import SetupError
 
 UNDEFINED = "–"
+WORDS = ("system", "workload")  # columns that are no numbers
+USED, RESERVED = (quotient(f"{which}_slots_mean", "pool_slots") for which in ("used", "reserved"))
 Cell = Callable[[Result, SystemResult], str]
 
 
@@ -35,7 +49,7 @@ def make_table(result: Result, columns: Seq[str], systems: Seq[SystemResult]) ->
     for name in columns:
         table.add_column(
             COLUMNS[name].header.format(base=result.base),
-            justify="left" if name == "system" else "right",
+            justify="left" if name in WORDS else "right",
             overflow="fold",
         )
     for system in systems:
@@ -63,6 +77,10 @@ def _label(result: Result, system: SystemResult) -> str:
     if workload is None or system.num_requests in (None, workload.num_requests):
         return system.label
     return f"{system.label} ({num_of(system.num_requests or 0, workload.num_requests)})"
+
+
+def _workload(_result: Result, system: SystemResult) -> str:
+    return system.workload or UNDEFINED
 
 
 def _setting(name: str) -> Cell:
@@ -110,6 +128,34 @@ def _step_cost(_result: Result, system: SystemResult) -> str:
 
 
 STEP_PARTS = ("whole_step", "linears", "head", "attention", "model_rest", "sampling", "engine_rest")
+
+
+def _spread(figure: Figure, digits: int) -> Cell:
+    return lambda _result, system: spread(values(system, figure), digits)
+
+
+def _gain(result: Result, system: SystemResult) -> str:
+    """In sequences that run at once, draw by draw."""
+    base = base_beside(result, system)
+    return "1" if system is base else spread(pair_ratios(system, base, stored("running_mean")), digits=2)
+
+
+def _count(figure: Figure) -> Cell:
+    def cell(_result: Result, system: SystemResult) -> str:
+        value = median_of(system, figure)
+        return UNDEFINED if value is None else f"{value:,.0f}"
+
+    return cell
+
+
+def _percent(figure: Figure) -> Cell:
+    def cell(_result: Result, system: SystemResult) -> str:
+        share = median_of(system, figure)
+        return UNDEFINED if share is None else f"{100 * share:.1f}"
+
+    return cell
+
+
 COLUMNS: dict[str, Column] = {
     "system": Column("system", _label),
     "batch": Column("batch", _setting("max_batch_size")),
@@ -133,16 +179,35 @@ COLUMNS: dict[str, Column] = {
     "late_ttft_ratio": Column("TTFT to {base} (min–max)", _ratio(stored("late_ttft_s"))),
     **{part: Column(f"{part.replace('_', ' ')} ms", _milliseconds(f"{part}_s")) for part in STEP_PARTS},
     "step": Column("ms per step (min–max)", _step_cost),
+    "workload": Column("workload", _workload),
+    "output_mean": Column("output tokens", _count(quotient("output_tokens", "num_jobs"))),
+    "block_size": Column("block size", _setting("block_size")),
+    "concurrent": Column("running at once (min–max)", _spread(stored("running_mean"), digits=1)),
+    "peak": Column("at most", _count(stored("running_peak"))),
+    "gain": Column("gain to {base} (min–max)", _gain),
+    "waste": Column("waste %", _percent(rest(quotient("used_slots_mean", "allocated_slots_mean")))),
+    "pool_kv": Column("K/V % of pool", _percent(USED)),
+    "pool_empty": Column("empty % of pool", _percent(difference(RESERVED, USED))),
+    "pool_free": Column("free % of pool", _percent(rest(RESERVED))),
+    "preemptions": Column("preemptions", _count(stored("preemptions"))),
+    "run_again": Column("run again %", _percent(rest(quotient("needed_tokens", "computed_tokens")))),
+    "steps": Column("steps", _count(stored("steps"))),
+    "at_full_length": Column("fit at full length (min–max)", _spread(stored("num_at_full_length"), digits=0)),
 }
 INTERFERENCE = ("gap_before_p50", "gap_p50", "gap_p99", "gap_max", "late_ttft")
 INTERFERENCE_RATIOS = ("gap_p99_ratio", "gap_max_ratio", "late_ttft_ratio")
+CAPACITY = ("concurrent", "peak", "gain", "waste", "pool_kv", "pool_empty", "pool_free", "preemptions", "run_again")
 TIMES = ("ttft_p50", "ttft_p99", "tpot_p50", "itl_p99")
 DEFAULT_COLUMNS: dict[str, tuple[str, ...]] = {
     "offline": ("system", "batch", "tok_s", "ratio", *TIMES, "peak_rss", "exact"),
     "interference": ("system", *INTERFERENCE, "exact"),
     "step-cost": ("system", "step"),
+    "capacity": ("workload", "system", "concurrent", "gain", "waste", "preemptions"),
+    "capacity-sweep": ("workload", "block_size", "concurrent", "gain", "waste", "preemptions"),
     "step-parts": ("system", *STEP_PARTS),
 }
 ON_SCREEN = DEFAULT_COLUMNS | {  # there is more room than in a README
     "interference": ("system", "chunk", "budget", *INTERFERENCE, *INTERFERENCE_RATIOS, "exact"),
+    "capacity": ("workload", "system", *CAPACITY, "steps", "at_full_length"),
+    "capacity-sweep": ("workload", "block_size", *CAPACITY, "at_full_length"),
 }

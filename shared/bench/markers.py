@@ -19,6 +19,7 @@ from shared.errors import SetupError
 
 OPENING = re.compile(r"^<!-- bench:", re.MULTILINE)
 BLOCK = re.compile(r"^(<!-- bench:([\w-]+)([^\n]*?) -->\n)(.*?)(^<!-- /bench -->$)", re.MULTILINE | re.DOTALL)
+COMMANDS = {"capacity-sweep": "capacity"}  # kind -> what measures it, where that has another name
 OPTIONS = ("workload", "dtype", "model", "file", "columns", "systems")
 
 
@@ -112,6 +113,7 @@ def _block(line: int, marker: Marker, body: str, results: Mapping[str, Result]) 
 
 
 def _nothing_yet(marker: Marker) -> str:
+    command = COMMANDS.get(marker.kind, marker.kind)
     has_choice = marker.kind == "offline" and "workload" in marker.options
     workload = f" --workloads {marker.options['workload']}" if has_choice else ""
-    return f"Not measured yet: `python -m shared.bench {marker.kind}{workload} --publish`"
+    return f"Not measured yet: `python -m shared.bench {command}{workload} --publish`"

@@ -11,7 +11,7 @@ from shared.bench.systems import SystemSpec
 from shared.bench.worker import Worker
 from shared.bench.workloads import Workload
 
-Keep = Callable[[Result], None]
+Keep = Callable[[Result], object]
 Announce = Callable[[str], None]
 
 

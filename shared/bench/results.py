@@ -23,6 +23,7 @@ class SystemResult:
     """One system's repeats, in order; repeat i of every system ran in round i.
 
     settings, implementation: as in SystemInfo. code: files relative to the repository; what they import belongs to it.
+    workload: what this row ran, in words, where rows of a result differ in it.
     """
 
     name: str
@@ -32,6 +33,7 @@ class SystemResult:
     settings: Mapping[str, int] = field(default_factory=dict)
     implementation: Mapping[str, str] = field(default_factory=dict)
     code: list[str] = field(default_factory=list)
+    workload: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

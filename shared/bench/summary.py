@@ -19,6 +19,31 @@ def tokens_per_second(repeat: Figures) -> float | None:
     return tokens / seconds if tokens and seconds else None
 
 
+def quotient(part: str, whole: str) -> Figure:
+    """Reads one stored figure as a share of another; None where one is missing or the whole is nothing."""
+
+    def figure(repeat: Figures) -> float | None:
+        numerator, denominator = repeat.get(part), repeat.get(whole)
+        return numerator / denominator if numerator is not None and denominator else None
+
+    return figure
+
+
+def difference(one: Figure, other: Figure) -> Figure:
+    """What one has more than the other; None where either is undefined."""
+
+    def figure(repeat: Figures) -> float | None:
+        high, low = one(repeat), other(repeat)
+        return high - low if high is not None and low is not None else None
+
+    return figure
+
+
+def rest(share: Figure) -> Figure:
+    """What a share leaves of the whole."""
+    return difference(lambda _repeat: 1, share)
+
+
 def values(system: SystemResult, figure: Figure) -> list[float]:
     """Of the repeats in which it is defined."""
     return [value for repeat in system.repeats if (value := figure(repeat)) is not None]
@@ -38,6 +63,11 @@ def pair_ratios(system: SystemResult, base: SystemResult, figure: Figure = token
 def base_of(result: Result) -> SystemResult | None:
     """The system that ratios refer to."""
     return system_named(result, result.base) if result.base is not None else None
+
+
+def base_beside(result: Result, system: SystemResult) -> SystemResult:
+    """What a system's ratios refer to where rows have workloads of their own: D/some -> D/base."""
+    return system_named(result, f"{system.name.partition('/')[0]}/{result.base}")
 
 
 def system_named(result: Result, name: str) -> SystemResult:
