@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from phase08_paged_attention.packed_batch import PackedBatch, pack
+from phase08_paged_attention.packed_batch import AttentionGroup, PackedBatch, pack
 from phase08_paged_attention.paged_attention import install
 from phase08_paged_attention.paged_kv_cache import PagedKVCache
 from shared.prompt_logprobs import prompt_scorer
@@ -30,6 +30,7 @@ class ModelRunner:
         self.sampler = sampler
         self.cache = cache
         self.block_tables = block_tables
+        self._try_out()
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> list[list[SampledToken]]:
@@ -49,6 +50,13 @@ class ModelRunner:
 
     def release(self, seq: Sequence) -> None:
         """Nothing to do: what a sequence leaves in its blocks is overwritten by the next owner."""
+
+    @torch.inference_mode()
+    def _try_out(self) -> None:
+        """One token through the model: what its attention asks for and cannot have is refused now, by name."""
+        first = torch.zeros(1, dtype=torch.long, device=self.cache.key.device)
+        group = AttentionGroup(first[None], torch.ones_like(first[None]).bool(), first[None], first[None])
+        self._forward(PackedBatch(first, first, first, first, [1], (group,)))
 
     def _forward(self, batch: PackedBatch) -> torch.Tensor:
         output = self.model(

@@ -132,7 +132,8 @@ def _wide(x: torch.Tensor) -> torch.dtype:
 
 
 def _refuse_unknown(module: torch.nn.Module, others: dict[str, Any]) -> None:
-    unknown = {name for name, value in others.items() if value is not None} - HONOURED - WITHOUT_EFFECT
+    asked = {name for name, value in others.items() if value is not None and value is not False}
+    unknown = asked - HONOURED - WITHOUT_EFFECT
     if unknown:
         raise SetupError(
             f"{type(module).__name__} asks for {', '.join(sorted(unknown))}, which paged attention has not"

@@ -71,6 +71,7 @@ class PagedKVCache:
 
 def zeros(shape: Seq[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """As torch.zeros, which writes every byte on a CPU; numpy leaves that to the system, page by page, at first use."""
-    if device.type != "cpu":
+    num_bytes = math.prod(shape) * dtype.itemsize
+    if device.type != "cpu" or num_bytes == 0:
         return torch.zeros(tuple(shape), dtype=dtype, device=device)
-    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)).view(dtype).view(tuple(shape))
+    return torch.from_numpy(np.zeros(num_bytes, dtype=np.uint8)).view(dtype).view(tuple(shape))

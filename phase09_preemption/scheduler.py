@@ -20,7 +20,7 @@ from shared.sequence import Sequence, Status
 from shared.stats import SchedulerStats, SchedulerTotals
 from shared.step import SampledToken, ScheduledSequence, StepPlan
 
-HEADROOM_BLOCKS = 1  # left free when somebody joins, so that they preempt nobody in the very next step
+HEADROOM = 0.05  # of the pool, left free when somebody joins: else they would soon preempt, or be preempted
 
 
 class Scheduler:
@@ -38,6 +38,7 @@ class Scheduler:
         self.running: list[Sequence] = []
         self.swapped: list[Sequence] = []
         self.num_arrivals = 0
+        self.headroom_blocks = max(1, int(HEADROOM * allocator.num_blocks))
         self.totals = SchedulerTotals()
         self.has_preempted = False  # in the plan that is being made
 
@@ -169,7 +170,7 @@ class Scheduler:
 
     def _fits(self, seq: Sequence, num_tokens: int, promised: int = 0) -> bool:
         """With headroom, unless it would run alone."""
-        headroom = HEADROOM_BLOCKS if self.running else 0
+        headroom = self.headroom_blocks if self.running else 0
         return self._num_missing(seq, num_tokens) + promised + headroom <= self.allocator.num_free_blocks
 
     def _num_missing(self, seq: Sequence, num_tokens: int) -> int:

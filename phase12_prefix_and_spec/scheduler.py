@@ -19,7 +19,7 @@ from shared.sequence import Sequence, Status
 from shared.stats import SchedulerStats, SchedulerTotals
 from shared.step import SampledToken, ScheduledSequence, StepPlan
 
-HEADROOM_BLOCKS = 1  # left free when somebody joins, so that they preempt nobody in the very next step
+HEADROOM = 0.05  # of the pool, left free when somebody joins: else they would soon preempt, or be preempted
 
 
 class Scheduler:
@@ -37,6 +37,7 @@ class Scheduler:
         self.running: list[Sequence] = []
         self.swapped: list[Sequence] = []
         self.num_arrivals = 0
+        self.headroom_blocks = max(1, int(HEADROOM * allocator.num_blocks))
         self.totals = SchedulerTotals()
         self.has_preempted = False  # in the plan that is being made
 
@@ -199,7 +200,7 @@ class Scheduler:
 
     def _fits(self, seq: Sequence, num_tokens: int, promised: int = 0) -> bool:
         """With headroom, unless it would run alone. Known blocks that somebody holds cost nothing."""
-        headroom = HEADROOM_BLOCKS if self.running else 0
+        headroom = self.headroom_blocks if self.running else 0
         num_shared = self.allocator.num_referenced_prefix_blocks(seq)
         needed = self._num_missing(seq, num_tokens) - num_shared + promised + headroom
         return needed <= self.allocator.num_free_blocks

@@ -31,7 +31,7 @@ def kv_num_blocks(config: EngineConfig, model: Any) -> tuple[int, str]:
     """How many blocks the pool gets, and why.
 
     As given; else as many as `max_batch_size` sequences of `max_model_len` can ever fill, or what a quarter of the
-    available memory holds, whichever is less. (On CUDA: `gpu_memory_utilization` of what is free.)
+    available memory holds, whichever is less. (On CUDA: what `gpu_memory_utilization` leaves beside a step.)
     Raises InvalidConfig if that is not a single block.
     """
     if config.kv_num_blocks != "auto":
@@ -49,15 +49,36 @@ def kv_num_blocks(config: EngineConfig, model: Any) -> tuple[int, str]:
     return num_affordable, f"what fits in {_budget_name(config, model)}"
 
 
-def _budget_bytes(config: EngineConfig, model: Any) -> int:
-    if model.device.type == "cuda":
-        import torch
+def cuda_budget(*, free: int, total: int, utilization: float, activations: int) -> int:
+    """Bytes for K/V: what the engine may fill of the device, less what is in use and what the largest step needs."""
+    return int(total * utilization) - (total - free) - activations
 
-        return int(torch.cuda.mem_get_info(model.device)[0] * config.gpu_memory_utilization)
-    return int(psutil.virtual_memory().available * CPU_SHARE)
+
+def _budget_bytes(config: EngineConfig, model: Any) -> int:
+    if model.device.type != "cuda":
+        return int(psutil.virtual_memory().available * CPU_SHARE)
+    import torch
+
+    activations = _peak_activation_bytes(model, int(config.prefill_budget_tokens))
+    free, total = torch.cuda.mem_get_info(model.device)
+    return cuda_budget(free=free, total=total, utilization=config.gpu_memory_utilization, activations=activations)
+
+
+def _peak_activation_bytes(model: Any, num_tokens: int) -> int:
+    """What a step needs beside weights and K/V, measured by running one. (Written for CUDA, not run on a GPU yet.)"""
+    import torch
+
+    torch.cuda.reset_peak_memory_stats(model.device)
+    before = torch.cuda.memory_allocated(model.device)
+    token_ids = torch.zeros((1, num_tokens), dtype=torch.long, device=model.device)
+    with torch.inference_mode():
+        model(input_ids=token_ids, use_cache=False, logits_to_keep=1)
+    peak = torch.cuda.max_memory_allocated(model.device)
+    torch.cuda.empty_cache()
+    return peak - before
 
 
 def _budget_name(config: EngineConfig, model: Any) -> str:
     if model.device.type == "cuda":
-        return f"{config.gpu_memory_utilization:.0%} of the GPU's free memory"
+        return f"{config.gpu_memory_utilization:.0%} of the GPU, beside weights and the largest step"
     return f"{CPU_SHARE:.0%} of the available memory"

@@ -24,7 +24,7 @@ class RequestTable:
         self._inputs = inputs
         self._events = events
         self._states: dict[str, RequestState] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # again by the same thread: a stream may be collected, and so aborted, anywhere
         self._is_closed = False
 
     def __len__(self) -> int:

@@ -1,5 +1,6 @@
 """Fixtures of the whole suite: every phase in turn, and the real model."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -7,6 +8,20 @@ import torch
 
 from shared.registry import PHASES, Phase
 from tests.helpers import phase_ids
+
+seconds_of: Counter[str] = Counter()  # test file -> seconds spent in it, fixtures included
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    seconds_of[report.nodeid.split("::")[0]] += report.duration
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Who spends the suite's 15 minutes."""
+    terminalreporter.section("seconds by file")
+    for name, seconds in seconds_of.most_common():
+        if seconds >= 1:
+            terminalreporter.write_line(f"{seconds:7.1f}  {name}")
 
 
 @pytest.fixture(params=PHASES, ids=phase_ids)

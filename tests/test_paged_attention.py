@@ -1,0 +1,116 @@
+"""Phase 8's attention against a loop over single numbers, and what it refuses."""
+
+import math
+
+import pytest
+import torch
+from transformers import GptOssConfig, GptOssForCausalLM
+
+from phase08_paged_attention.engine import build_engine
+from phase08_paged_attention.paged_attention import attend, install, paged_attention
+from phase08_paged_attention.paged_kv_cache import PagedKVCache, zeros
+from shared.config import EngineConfig
+from shared.errors import SetupError
+from shared.tiny_models import tiny_gemma2, tiny_llama
+
+
+def slow_attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    seen: torch.Tensor,
+    scale: float,
+    softcap: float | None,
+) -> torch.Tensor:
+    """The definition, one query and head at a time. Shapes as for `attend`."""
+    output = torch.zeros_like(query)
+    num_batch, num_queries, num_heads, _ = query.shape
+    per_group = num_heads // key.shape[2]
+    for b in range(num_batch):
+        for q in range(num_queries):
+            for h in range(num_heads):
+                places = seen[b, q].nonzero().flatten().tolist()
+                scores = [float(query[b, q, h] @ key[b, s, h // per_group]) * scale for s in places]
+                if softcap is not None:
+                    scores = [softcap * math.tanh(score / softcap) for score in scores]
+                highest = max(scores)
+                weights = [math.exp(score - highest) for score in scores]
+                for place, weight in zip(places, weights):
+                    output[b, q, h] += weight / sum(weights) * value[b, place, h // per_group]
+    return output
+
+
+@pytest.mark.parametrize("softcap", [None, 1.5])
+@pytest.mark.parametrize(("num_heads", "num_kv_heads", "head_dim"), [(4, 4, 8), (4, 2, 8), (6, 1, 5), (1, 1, 3)])
+def test_attention_is_what_its_definition_says(
+    num_heads: int, num_kv_heads: int, head_dim: int, softcap: float | None
+) -> None:
+    torch.manual_seed(0)
+    query = torch.randn(2, 3, num_heads, head_dim, dtype=torch.float64)
+    key, value = (torch.randn(2, 7, num_kv_heads, head_dim, dtype=torch.float64) for _ in range(2))
+    seen = torch.rand(2, 3, 7) < 0.5
+    seen[..., 0] = True
+    actual = attend(query, key, value, seen, 0.3, softcap)
+    expected = slow_attend(query, key, value, seen, 0.3, softcap)
+    torch.testing.assert_close(actual, expected, atol=1e-12, rtol=0)
+
+
+def test_the_pool_is_addressed_by_slot_and_begins_as_zeros() -> None:
+    cache = PagedKVCache(
+        num_layers=2,
+        num_blocks=5,
+        block_size=4,
+        num_kv_heads=3,
+        head_dim=2,
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+    )
+    assert cache.key.shape == cache.value.shape == (2, 5, 4, 3, 2)
+    assert not cache.key.any()
+    key, value = torch.randn(2, 3, 2), torch.randn(2, 3, 2)
+    cache.write(1, torch.tensor([6, 19]), key, value)
+    assert torch.equal(cache.key[1, 6 // 4, 6 % 4], key[0])
+    assert torch.equal(cache.value[1, 19 // 4, 19 % 4], value[1])
+    assert not cache.key[0].any(), "the other layer is untouched"
+    assert cache.num_bytes == 2 * 2 * 5 * 4 * 3 * 2 * 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_lazy_zeros_are_zeros_of_every_dtype(dtype: torch.dtype) -> None:
+    for shape in ((3, 2, 5), (3, 0, 5)):
+        made = zeros(shape, dtype, torch.device("cpu"))
+        assert made.dtype == dtype
+        assert torch.equal(made, torch.zeros(shape, dtype=dtype))
+
+
+def test_a_model_whose_attention_cannot_be_replaced_is_refused_by_name() -> None:
+    model = tiny_llama()
+    model._supports_attention_backend = False
+    with pytest.raises(SetupError, match="LlamaForCausalLM"):
+        install(model)
+
+
+def test_a_feature_that_is_not_honoured_is_refused_by_name() -> None:
+    layer = tiny_gemma2().model.layers[0].self_attn
+    tensor = torch.zeros(1, 1, 1, 1)
+    with pytest.raises(SetupError, match="Gemma2Attention asks for s_aux, which paged attention has not"):
+        paged_attention(layer, tensor, tensor, tensor, None, paged=None, s_aux=torch.zeros(4))  # type: ignore[arg-type]
+
+
+def test_such_a_model_is_refused_when_the_engine_is_built_and_not_by_its_first_request() -> None:
+    """gpt-oss adds attention sinks to the softmax."""
+    config = GptOssConfig(
+        vocab_size=97,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        num_local_experts=2,
+        num_experts_per_tok=1,
+        max_position_embeddings=64,
+    )
+    model = GptOssForCausalLM(config).eval()
+    with pytest.raises(SetupError, match="GptOssAttention asks for s_aux"):
+        build_engine(model, EngineConfig(kv_num_blocks=4))
