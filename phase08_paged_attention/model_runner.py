@@ -5,6 +5,7 @@ Letters: T tokens of the step, K of them whose logits are wanted, V vocabulary.
 
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -22,7 +23,10 @@ class ModelRunner:
     """Owns the model and the pool (vLLM: `GPUModelRunner`).
 
     block_tables: sequence -> blocks; the scheduler's allocator keeps it, this only reads it.
+    implementation: what is behind the names, for those who measure.
     """
+
+    implementation: Mapping[str, str] = MappingProxyType({"forward": "hf", "attention_kernel": "torch"})
 
     def __init__(self, model: Any, sampler: Sampler, cache: PagedKVCache, block_tables: Mapping[str, Seq[int]]) -> None:
         install(model)

@@ -18,8 +18,10 @@ BATCH_SIZES = {"cuda": 64, "cpu": 32}
 CHOICES = {
     "preemption_mode": ("swap", "recompute"),
     "speculative_method": ("off", "ngram", "draft"),
-    "forward": ("auto", "native", "hf"),
+    "forward": ("auto", "hf"),
+    "attention_kernel": ("auto", "torch"),
 }
+ONLY_SO_FAR = {"forward": "hf", "attention_kernel": "torch"}  # what "auto" is where there is nothing to choose from
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +37,7 @@ class EngineConfig:
     enable_prefix_caching, preemption_mode, swap_num_blocks: phases 9 and 12.
     speculative_method, num_speculative_tokens (the cap), adaptive_speculation (False fixes k): phase 12.
     queue_capacity: requests that may wait. queue_timeout_s: seconds one may wait, None for ever. Phase 3 on.
-    forward, attention_kernel: which implementation runs, from phase 8 on.
+    forward: "hf" is Hugging Face's own. attention_kernel: "torch" is plain PyTorch over gathered pages. Phase 8 on.
 
     Raises InvalidConfig, which names the setting.
     """
@@ -123,7 +125,7 @@ def resolve_config(config: EngineConfig, *, device: str, model_max_len: int) -> 
     Raises InvalidConfig if max_model_len is over what the model was made for.
     """
     on_cuda = device == "cuda"
-    auto: dict[str, Any] = {
+    auto: dict[str, Any] = ONLY_SO_FAR | {
         "max_batch_size": BATCH_SIZES.get(device, 8),
         "prefill_budget_tokens": 2048 if on_cuda else 512,
         "prefill_chunk_size": 512 if on_cuda else 128,
@@ -132,7 +134,8 @@ def resolve_config(config: EngineConfig, *, device: str, model_max_len: int) -> 
     if config.max_model_len != "auto" and config.max_model_len > model_max_len:
         raise InvalidConfig(f"max_model_len: {config.max_model_len} is over the model's own limit, {model_max_len}")
     filled = {name: value for name, value in auto.items() if getattr(config, name) == "auto"}
-    reasons = {name: "the model's own limit" if name == "max_model_len" else f"default on {device}" for name in filled}
+    why = {"max_model_len": "the model's own limit"} | dict.fromkeys(ONLY_SO_FAR, "the only one so far")
+    reasons = {name: why.get(name, f"default on {device}") for name in filled}
     for f in fields(config):
         if f.name not in reasons:
             reasons[f.name] = "default" if getattr(config, f.name) == f.default else "as given"

@@ -8,7 +8,7 @@ This file knows neither tensors nor policy: the scheduler decides, the runner co
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
 from queue import SimpleQueue
@@ -154,6 +154,11 @@ class StepEngine:
         now = self.scheduler.stats()
         now.num_waiting += len(self.intake)
         return self.requests.stats(now)
+
+    @property
+    def implementation(self) -> Mapping[str, str]:
+        """What computes, where a runner has a choice: "forward", "attention_kernel"."""
+        return getattr(self.runner, "implementation", {})
 
     def close(self) -> None:
         """Abort what still runs and stop the thread. The engine serves nothing afterwards."""

@@ -1,6 +1,7 @@
 """`--show-config`: every resolved setting, why it is what it is, and whether this model fits."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import psutil
 import torch
@@ -9,7 +10,7 @@ from rich.table import Table
 
 from shared.config import EngineConfig, resolve_config
 from shared.input_processor import model_max_len
-from shared.kv_sizing import kv_bytes_per_token
+from shared.kv_sizing import kv_bytes_per_token, kv_num_blocks
 from shared.model_loader import LoadedModel
 from shared.registry import Phase
 
@@ -28,6 +29,11 @@ def config_rows(config: EngineConfig, loaded: LoadedModel) -> Iterator[Row]:
     """Raises InvalidConfig where a setting does not go with the model."""
     model_len = model_max_len(loaded.model)
     resolved, reasons = resolve_config(config, device=loaded.device.type, model_max_len=model_len)
+    num_blocks, reasons["kv_num_blocks"] = kv_num_blocks(resolved, loaded.model)
+    resolved = replace(resolved, kv_num_blocks=num_blocks)
+    if resolved.swap_num_blocks == "auto":
+        resolved = replace(resolved, swap_num_blocks=resolved.num_swap_blocks)
+        reasons["swap_num_blocks"] = "half as many as kv_num_blocks where preemption_mode is swap"
     yield "model", loaded.name, loaded.reasons["model"]
     yield "dtype", str(loaded.dtype).removeprefix("torch."), loaded.reasons["dtype"]
     yield "device", str(loaded.device), loaded.reasons["device"]

@@ -166,6 +166,10 @@ def test_show_config_explains_every_setting_and_whether_it_fits(letters_folder: 
     assert all(reason for _, reason in rows.values())
     assert rows["K/V per token"][0] == f"{2 * 2 * 2 * 16 * 4} bytes"
     assert rows["fits"][0] == "yes"
+    assert rows["kv_num_blocks"][0] == str(32 * 256 // 16)
+    assert rows["swap_num_blocks"][0] == str(32 * 256 // 16 // 2)
+    assert rows["attention_kernel"][0] == "torch"
+    assert not [name for name, (value, _) in rows.items() if value == "auto"]
 
 
 def test_help_of_every_phase_teaches_in_under_two_seconds(phase: Phase) -> None:

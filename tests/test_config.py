@@ -19,6 +19,8 @@ from shared.errors import InvalidConfig
         ({"gpu_memory_utilization": float("nan")}, "gpu_memory_utilization"),
         ({"queue_timeout_s": 0}, "queue_timeout_s: must be a number above 0"),
         ({"preemption_mode": "drop"}, "preemption_mode: must be one of swap, recompute"),
+        ({"forward": "native"}, "forward: must be one of auto, hf, got 'native'"),
+        ({"attention_kernel": "triton"}, "attention_kernel: must be one of auto, torch"),
         ({"enable_prefix_caching": 1}, "enable_prefix_caching: must be True or False"),
         ({"max_model_len": 1}, "max_model_len"),
     ],
