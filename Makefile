@@ -13,10 +13,11 @@ EXTRAS ?= test,dev
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
-.PHONY: help setup model demo test test-all lint format clean
+.PHONY: help setup model demo serve test test-all lint format clean
 
 help:
 	@echo "make demo      real prompts on a real model, the first phase against the newest"
+	@echo "make serve     the newest engine over HTTP, on http://127.0.0.1:8001"
 	@echo "make test      lint, types, and the test suite"
 	@echo "make test-all  the suite with its slow part"
 	@echo "make lint      ruff and mypy alone;  make format  ruff's formatter"
@@ -39,6 +40,9 @@ model: $(READY)
 
 demo: model
 	@$(PY) -m shared.demo
+
+serve: model
+	@$(PY) -m phase12_prefix_and_spec serve
 
 test: model lint
 	@$(PY) -m pytest

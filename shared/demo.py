@@ -26,6 +26,7 @@ from shared.output import RequestMetrics
 from shared.prompts import Prompt, prompts_from_texts
 from shared.registry import PHASES, Phase, newest_phase, phase_by_number
 from shared.request import Request, SamplingParams
+from shared.show_config import print_config
 from shared.timeline import LEGEND, draw, timelines
 
 QUESTIONS = [
@@ -83,8 +84,11 @@ def show_phase(phase: Phase, args: argparse.Namespace, console: Console) -> Show
     """Serve the prompts on one phase, with a model of its own, and show the text as it comes."""
     with console.status(f"loading the model for {phase.label} ..."):
         loaded = load_model(args.model, dtype=args.dtype, device=args.device)
+        config = EngineConfig.from_env()
+        if args.show_config:
+            print_config(config, loaded, phase)
         prompts = _prompts(loaded.tokenizer, args.max_tokens)
-        engine = phase.build_engine()(loaded.model, EngineConfig.from_env(), loaded.tokenizer)
+        engine = phase.build_engine()(loaded.model, config, loaded.tokenizer)
     console.rule(f"[bold]{phase.label}[/]: {len(prompts)} prompts arrive together", align="left")
     try:
         _warm_up(engine, prompts[0])
@@ -161,8 +165,11 @@ def _ttfts(showing: Showing) -> list[float]:
 
 
 def _warm_up(engine: Any, prompt: Prompt) -> None:
-    """The first pass through a model allocates and tunes; that is not what is shown."""
-    engine.generate([Request(prompt.request.prompt_token_ids, SamplingParams(max_tokens=2))])
+    """The first pass through a model allocates and tunes; that is not what is shown.
+
+    Backwards, so that no prefix cache knows the prompt afterwards.
+    """
+    engine.generate([Request(prompt.request.prompt_token_ids[::-1], SamplingParams(max_tokens=2))])
 
 
 def _prompts(tokenizer: Any, max_tokens: int) -> list[Prompt]:
@@ -201,6 +208,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", metavar="M", help="a folder, a .gguf file or a hub id (default: the default model)")
     parser.add_argument("--dtype", choices=DTYPES, default="auto")
     parser.add_argument("--device", choices=DEVICES, default="auto")
+    parser.add_argument("--show-config", action="store_true", help="print every resolved setting with its reason, too")
     return parser
 
 
