@@ -48,14 +48,14 @@ class SequentialEngine:
 
     def _serve(self, state: RequestState) -> None:
         """The life of a request, on a thread of its own: wait for the lock, run to the end, give the lock back."""
-        try:
-            with self._turnstile.turn(state, is_cancelled=lambda: state.abort_requested):
+        with self._turnstile.turn(state, is_cancelled=lambda: state.abort_requested):
+            try:
                 for seq in state.sequences:
                     self._generate(seq, state)
-        except Exception as error:
-            self.requests.end(state, "error", f"{type(error).__name__}: {error}")
-        if not state.is_finished:
-            self.requests.end(state, "abort")
+            except Exception as error:
+                self.requests.end(state, "error", f"{type(error).__name__}: {error}")
+            if not state.is_finished:
+                self.requests.end(state, "abort")
 
     def _generate(self, seq: Sequence, state: RequestState) -> None:
         """Prefill is the first turn of the loop: the whole prompt is uncomputed. Every later turn is a decode."""
@@ -86,13 +86,13 @@ class SequentialEngine:
         """Serve one request and yield its tokens one by one; closing the stream ends it and frees the lock."""
         return self.streams([request])[0]
 
-    def streams(self, requests: Seq[Request]) -> list[RequestStream]:
-        """A stream for each request; they are served in this order."""
+    def streams(self, requests: Seq[Request], *, is_patient: bool = True) -> list[RequestStream]:  # noqa: ARG002
+        """A stream for each request; they are served in this order. Here everyone has to be patient."""
         queues: list[SimpleQueue[StepOutput]] = [SimpleQueue() for _ in requests]
         states = self._start(requests, [queue.put for queue in queues])
         return [RequestStream(state, queue, self._abort) for state, queue in zip(states, queues)]
 
-    def submit(self, request: Request, deliver: Deliver) -> str:
+    def submit(self, request: Request, deliver: Deliver, *, is_patient: bool = True) -> str:  # noqa: ARG002
         """Join the line; `deliver` is called with each StepOutput, on the request's own thread."""
         return self._start([request], [deliver])[0].request_id
 
@@ -116,9 +116,12 @@ class SequentialEngine:
     def _start(self, requests: Seq[Request], delivers: Seq[Deliver]) -> list[RequestState]:
         states = self.requests.register(requests, delivers)
         for state in states:
-            self.events.emit("queued", state.request_id, at=state.metrics.arrival_time)
             self._turnstile.join(state)  # here and not on the thread: first called, first served
-            threading.Thread(target=self._serve, args=(state,), name=state.request_id, daemon=True).start()
+            try:
+                threading.Thread(target=self._serve, args=(state,), name=state.request_id, daemon=True).start()
+            except RuntimeError as error:  # the system has no more threads to give
+                self._turnstile.leave(state)
+                self.requests.end(state, "error", str(error))
         return states
 
     def _abort(self, state: RequestState) -> None:

@@ -4,7 +4,7 @@ It takes everybody, however many there are. Phase 3 puts a queue with limits in 
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Sequence as Seq
 
 from shared.request_state import RequestState
 
@@ -18,7 +18,7 @@ class Intake:
     def __len__(self) -> int:
         return sum(len(state.sequences) for state in list(self._arrived))
 
-    def put(self, states: Sequence[RequestState], *, is_patient: bool = False) -> None:  # noqa: ARG002 - all are
+    def put(self, states: Seq[RequestState], *, is_patient: bool = False) -> None:  # noqa: ARG002 - all are
         self._arrived.extend(states)
 
     def drain(self, num_sequences: int) -> list[RequestState]:

@@ -7,7 +7,8 @@ put -> | waiting, first in first out | -> drain -> scheduler
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
 
 from shared.errors import QueueFull
 from shared.request_state import RequestState
@@ -25,13 +26,13 @@ class RequestQueue:
         self._clock = clock
         self._waiting: dict[RequestState, None] = {}  # an ordered set: to leave from the middle costs O(1)
         self._deadlines: deque[tuple[float, RequestState]] = deque()  # (when, who), soonest first
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: a stream may be collected, and so cancelled, anywhere
 
     def __len__(self) -> int:
         with self._lock:
             return sum(len(state.sequences) for state in self._waiting)
 
-    def put(self, states: Sequence[RequestState], *, is_patient: bool = False) -> None:
+    def put(self, states: Seq[RequestState], *, is_patient: bool = False) -> None:
         """All or none. is_patient: the caller waits for as long as it takes, so no limit applies.
 
         Raises QueueFull at once when they would not fit.

@@ -5,15 +5,15 @@
 Copies are done when a call returns: the blocks that it emptied can be handed out at once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence as Seq
 from typing import Protocol
 
 
 class Copier(Protocol):
     """Moves whole blocks between the device's pool and the host's."""
 
-    def to_host(self, device_blocks: Sequence[int], host_blocks: Sequence[int]) -> None: ...
-    def to_device(self, host_blocks: Sequence[int], device_blocks: Sequence[int]) -> None: ...
+    def to_host(self, device_blocks: Seq[int], host_blocks: Seq[int]) -> None: ...
+    def to_device(self, host_blocks: Seq[int], device_blocks: Seq[int]) -> None: ...
 
 
 class CPUSwapManager:
@@ -35,14 +35,14 @@ class CPUSwapManager:
     def can_hold(self, num_blocks: int) -> bool:
         return num_blocks <= len(self.free_blocks)
 
-    def swap_out(self, name: str, device_blocks: Sequence[int]) -> None:
+    def swap_out(self, name: str, device_blocks: Seq[int]) -> None:
         """Keep a copy of these blocks. Raises MemoryError, and copies nothing, where `can_hold` is false."""
         if not self.can_hold(len(device_blocks)):
             raise MemoryError(f"{name}: {len(device_blocks)} host blocks needed, {len(self.free_blocks)} free")
         self.tables[name] = [self.free_blocks.pop() for _ in device_blocks]
         self.copier.to_host(device_blocks, self.tables[name])
 
-    def swap_in(self, name: str, device_blocks: Sequence[int], num_there: int = 0) -> None:
+    def swap_in(self, name: str, device_blocks: Seq[int], num_there: int = 0) -> None:
         """Copy a sequence's blocks back, in order, and free them here; the first `num_there` need no copy."""
         host_blocks = self.tables[name]
         self.copier.to_device(host_blocks[num_there:], device_blocks[num_there : len(host_blocks)])

@@ -52,11 +52,15 @@ class PrefixCachingAllocator(BlockAllocator):
     def counts(self) -> dict[str, int]:
         return super().counts() | {"kv_blocks_cached": len(self.cached)}
 
+    def may_share(self, seq: Sequence) -> bool:
+        """Whether anything of it could ever come from the cache: a full block before the last token, at least."""
+        return len(seq.token_ids) > self.block_size and seq.params.prompt_logprobs is None
+
     def find_prefix(self, seq: Sequence) -> list[int]:
         """The blocks of the longest known prefix: full blocks only, and at least one token is left to compute."""
         blocks: list[int] = []
-        if seq.params.prompt_logprobs is not None:
-            return blocks  # whoever wants the prompt's logits has to compute them
+        if not self.may_share(seq):  # whoever wants the prompt's logits, too, has to compute them
+            return blocks
         key = root_key(seq.request.cache_salt)
         for start in range(0, len(seq.token_ids) - self.block_size, self.block_size):
             key = block_key(key, seq.token_ids[start : start + self.block_size])
@@ -135,6 +139,9 @@ class PrefixCachingAllocator(BlockAllocator):
 
 class NoPrefixCache(BlockAllocator):
     """The same without a memory: prefix caching switched off, by construction."""
+
+    def may_share(self, seq: Sequence) -> bool:  # noqa: ARG002
+        return False
 
     def num_referenced_prefix_blocks(self, seq: Sequence) -> int:  # noqa: ARG002
         return 0

@@ -1,4 +1,4 @@
-"""Who guesses the next tokens: the text itself (n-gram), a small model, or nobody. A wrong guess costs time only."""
+"""Who guesses the next tokens: the text itself (n-gram), or a small model. A wrong guess costs time only."""
 
 from collections.abc import Sequence as Seq
 from typing import Any, Protocol
@@ -21,18 +21,6 @@ class Proposer(Protocol):
         """Up to `num_tokens` guesses at what follows `token_ids`, which is all of the sequence so far."""
 
     def release(self, seq: Sequence) -> None: ...
-
-
-class NoProposer:
-    """Speculation switched off, by construction."""
-
-    is_free = True
-
-    def propose(self, seq: Sequence, token_ids: Seq[int], num_tokens: int) -> list[int]:  # noqa: ARG002
-        return []
-
-    def release(self, seq: Sequence) -> None:
-        pass
 
 
 class NgramProposer:

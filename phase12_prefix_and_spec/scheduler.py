@@ -8,6 +8,7 @@ As in phase 9 the newest gives way and swapped work resumes first. Torch-free.
 
 from bisect import insort
 from collections import deque
+from dataclasses import replace
 
 from phase09_preemption.cpu_swap_manager import CPUSwapManager
 from phase12_prefix_and_spec.prefix_cache import Allocator
@@ -55,12 +56,11 @@ class Scheduler:
         self.has_preempted = False
         self._resume_swapped()
         plan = StepPlan()
-        num_decoding = sum(seq.is_decoding for seq in self.running)
-        spare = self.prefill_budget_tokens - num_decoding
         for decoding in [seq for seq in self.running if seq.is_decoding]:
             if self._make_room(decoding, 1):
-                plan.items.append(self._schedule_decode(decoding, spare))
-                spare -= len(plan.items[-1].draft)
+                plan.items.append(self._schedule(decoding, 1))
+        for row, item in enumerate(plan.items):
+            plan.items[row] = self._with_draft(item, self.prefill_budget_tokens - plan.num_tokens)
         budget = self.prefill_budget_tokens - plan.num_tokens
         prefilling = [seq for seq in self.running if not seq.is_decoding]
         while budget > 0 and (seq := self._next_to_prefill(prefilling)):
@@ -97,14 +97,15 @@ class Scheduler:
 
     # -- speculation --------------------------------------------------------------------------------
 
-    def _schedule_decode(self, seq: Sequence, spare: int) -> ScheduledSequence:
-        """The last token, and as many of its drafts as budget, free memory and the sequence's limit leave room for."""
+    def _with_draft(self, item: ScheduledSequence, spare: int) -> ScheduledSequence:
+        """As many drafts as budget, memory and the sequence's limit leave room for, once all decodes have a slot."""
+        seq = item.seq
         num_left = seq.max_num_tokens - len(seq.token_ids) - 1  # with a draft accepted, one more token comes out
         num_drafts = max(0, min(len(seq.draft), spare, num_left))
         while num_drafts and not self.allocator.can_hold(seq.name, seq.num_computed_tokens + 1 + num_drafts):
             num_drafts -= 1  # nobody is preempted for a guess
         self.allocator.ensure_capacity(seq.name, seq.num_computed_tokens + 1 + num_drafts)
-        return ScheduledSequence(seq, 1, seq.num_computed_tokens, tuple(seq.draft[:num_drafts]))
+        return replace(item, draft=tuple(seq.draft[:num_drafts]))
 
     def _take(self, item: ScheduledSequence, tokens: list[SampledToken]) -> StepOutput:
         """Accepted drafts have their K/V already, so progress moves past them; what follows an end is not taken."""
@@ -191,7 +192,8 @@ class Scheduler:
 
     def _can_admit(self, seq: Sequence) -> bool:
         """As in phase 9, and a request's other completions wait for the first to compute the prompt, and share it."""
-        if any(other.request_id == seq.request_id and not other.is_decoding for other in self.running):
+        siblings = [other for other in self.running if other.request_id == seq.request_id and not other.is_decoding]
+        if siblings and self.allocator.may_share(seq):
             return False
         promised = sum(
             self._num_missing(other, len(other.token_ids)) for other in self.running if not other.is_decoding

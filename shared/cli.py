@@ -1,18 +1,20 @@
-"""The command line of every phase: `python -m phaseNN_... generate|config ...`.
+"""The command line of every phase: `python -m phaseNN_... generate|serve ...`.
 
-Exit codes: 0 done, 2 bad input or set-up (one line on stderr says what to change), 130 interrupted.
+Exit codes: 0 done, 1 a step of the engine failed, 2 bad input or set-up (one line on stderr says what to change),
+130 interrupted.
 torch is imported only once the arguments have been read.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence as Seq
 from dataclasses import fields, replace
 from typing import Any, NoReturn
 
 from shared.config import CHOICES, EngineConfig, parse_setting
-from shared.errors import EngineError, InvalidConfig, InvalidRequest, SetupError
-from shared.model_loader import DEVICES, DTYPES
+from shared.errors import EngineError, InvalidConfig, InvalidRequest, QueueFull, SetupError
+from shared.model_loader import DEVICES, DTYPES, LoadedModel
 from shared.registry import Phase, phase_by_number
 
 SETTING_HELP = {
@@ -47,7 +49,7 @@ def exit_code(command: Any) -> int:
     """Run a command; what its user can cause becomes one line on stderr and exit code 2."""
     try:
         return command() or 0
-    except (SetupError, InvalidConfig, InvalidRequest) as error:
+    except (SetupError, InvalidConfig, InvalidRequest, QueueFull) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except EngineError as error:
@@ -79,6 +81,11 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     """`--model`, `--dtype`, `--device`, `--show-config`, and an option for every setting of EngineConfig."""
     model = parser.add_argument_group("model")
     model.add_argument("--model", metavar="M", help="a folder, a .gguf file or a hub id (default: the default model)")
+    model.add_argument(
+        "--draft-model",
+        metavar="M",
+        help="guesses for --speculative-method draft; has the same tokenizer (phase 12)",
+    )
     model.add_argument("--dtype", choices=DTYPES, default="auto", help="of weights and K/V (default: auto)")
     model.add_argument("--device", choices=DEVICES, default="auto", help="where to run (default: auto)")
     model.add_argument(
@@ -98,3 +105,13 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
     """The environment's settings, then the options'. Raises InvalidConfig."""
     given = {f.name: getattr(args, f.name) for f in fields(EngineConfig) if getattr(args, f.name) is not None}
     return replace(EngineConfig.from_env(), **{name: parse_setting(name, text) for name, text in given.items()})
+
+
+def build_engine(chapter: Phase, config: EngineConfig, loaded: LoadedModel, args: argparse.Namespace) -> Any:
+    """The phase's engine, with a draft model where one is asked for. Raises what loading and building raise."""
+    from shared.model_loader import load_model
+
+    draft_name = args.draft_model or os.environ.get("DRAFT_MODEL")
+    needs_draft = config.speculative_method == "draft" and draft_name
+    draft = load_model(draft_name, dtype=args.dtype, device=args.device).model if needs_draft else None
+    return chapter.build_engine()(loaded.model, config, loaded.tokenizer, draft)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from shared.errors import InvalidRequest, SetupError
 from shared.prompts import Prompt, prompts_from_file, prompts_from_texts
 from shared.registry import Phase
 
@@ -48,6 +49,7 @@ def add_command(commands: Any, chapter: Phase) -> None:
     )
     style.add_argument("--raw", action="store_true", help="go on from the prompt as it stands")
     parser.add_argument("--json", action="store_true", help="one JSON object per prompt and line, in input order")
+    parser.add_argument("--stats", action="store_true", help="what happened inside: steps, preemptions, hits, guesses")
     add_sampling_options(parser)
 
     from shared.cli import add_engine_options
@@ -73,13 +75,11 @@ def sampling_fields(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def run(chapter: Phase, args: argparse.Namespace) -> int:
-    from shared.cli import engine_config
+    from shared.cli import build_engine, engine_config
     from shared.model_loader import load_model
     from shared.show_config import print_config
 
     if not args.prompts and not args.prompts_file and not args.show_config:
-        from shared.errors import SetupError
-
         raise SetupError("nothing to do: give a PROMPT, or --prompts-file FILE")
     config = engine_config(args)
     loaded = load_model(args.model, dtype=args.dtype, device=args.device)
@@ -88,10 +88,13 @@ def run(chapter: Phase, args: argparse.Namespace) -> int:
     prompts = read_prompts(args, loaded.tokenizer)
     if not prompts:
         return 0
-    engine = chapter.build_engine()(loaded.model, config, loaded.tokenizer)
+    engine = build_engine(chapter, config, loaded, args)
     try:
         show = print_json_lines if args.json else print_text
-        return show(engine, prompts)
+        show(engine, prompts)
+        if args.stats:
+            print_stats(engine.stats())
+        return 0
     finally:
         engine.close()
 
@@ -102,12 +105,25 @@ def read_prompts(args: argparse.Namespace, tokenizer: Any) -> list[Prompt]:
     prompts = prompts_from_texts(args.prompts, encode, params)
     if args.prompts_file:
         prompts += prompts_from_file(args.prompts_file, encode, params)
+    for prompt in prompts:
+        if prompt.request.params.n > 1:
+            raise InvalidRequest("n", "this command shows one answer per prompt; repeat the prompt with another seed")
     return prompts
+
+
+def print_stats(stats: Any) -> None:
+    """What happened inside, on stderr."""
+    print(
+        f"{stats.num_steps} steps, {stats.generated_tokens} tokens; {stats.num_preemptions} preemptions, "
+        f"{stats.num_recomputed_tokens} tokens dropped by them; {stats.num_prefix_hit_tokens} of "
+        f"{stats.num_prefix_queried_tokens} prompt tokens cached; {stats.num_accepted_tokens} of "
+        f"{stats.num_drafted_tokens} guesses right",
+        file=sys.stderr,
+    )
 
 
 def encoder(tokenizer: Any, *, chat: bool, raw: bool) -> Callable[[str], list[int]]:
     """How a prompt's text becomes token ids. Raises, when called, what `shared.prompt_encoding` raises."""
-    from shared.errors import InvalidRequest
     from shared.prompt_encoding import encode_chat, encode_text
 
     def encode(text: str) -> list[int]:
@@ -120,16 +136,15 @@ def encoder(tokenizer: Any, *, chat: bool, raw: bool) -> Callable[[str], list[in
     return encode
 
 
-def print_json_lines(engine: Any, prompts: list[Prompt]) -> int:
+def print_json_lines(engine: Any, prompts: list[Prompt]) -> None:
     """Each line as soon as it and all before it are done."""
-    streams = engine.streams([prompt.request for prompt in prompts])
+    streams = engine.streams([prompt.request for prompt in prompts], is_patient=True)
     try:
         for stream in streams:
             print(json.dumps(json_record(stream.result())), flush=True)
     finally:
         for stream in streams:
             stream.close()
-    return 0
 
 
 def json_record(output: Any) -> dict[str, Any]:
@@ -149,10 +164,9 @@ def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds * 1e3, 3)
 
 
-def print_text(engine: Any, prompts: list[Prompt]) -> int:
+def print_text(engine: Any, prompts: list[Prompt]) -> None:
     """One prompt streams plainly; several share the screen, or come whole and in order where there is none."""
     from shared.live_text import stream_one, stream_together
 
     stream = stream_one if len(prompts) == 1 else stream_together
     stream(engine, prompts, sys.stdout)
-    return 0

@@ -64,7 +64,7 @@ def add_server_options(parser: argparse.ArgumentParser, port: int) -> None:
 
 
 def run(chapter: Phase, args: argparse.Namespace) -> int:
-    from shared.cli import engine_config
+    from shared.cli import build_engine, engine_config
     from shared.model_loader import load_model
     from shared.server.app import create_app
     from shared.server.graceful_server import GracefulServer, bind
@@ -78,7 +78,7 @@ def run(chapter: Phase, args: argparse.Namespace) -> int:
 
         print_config(config, loaded, chapter)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    engine = chapter.build_engine()(loaded.model, config, loaded.tokenizer)
+    engine = build_engine(chapter, config, loaded, args)
     name = args.served_model_name or loaded.name
     try:
         app = create_app(engine, loaded.tokenizer, name, **limits)

@@ -29,7 +29,7 @@ def accept_tokens(seq: Sequence, tokens: Seq[SampledToken]) -> StepOutput:
         text=text,
         finish_reason=seq.finish_reason,
         logprobs=logprobs or None,
-        prompt_logprobs=seq.prompt_logprobs if is_first and seq.params.prompt_logprobs is not None else None,
+        prompt_logprobs=list(seq.prompt_logprobs) if is_first and seq.params.prompt_logprobs is not None else None,
     )
 
 

@@ -35,8 +35,8 @@ class Engine(Protocol):
 
     def generate(self, requests: Seq[Request]) -> list[RequestOutput]: ...
     def stream(self, request: Request) -> RequestStream: ...
-    def streams(self, requests: Seq[Request]) -> list[RequestStream]: ...
-    def submit(self, request: Request, deliver: Deliver) -> str: ...
+    def streams(self, requests: Seq[Request], *, is_patient: bool = False) -> list[RequestStream]: ...
+    def submit(self, request: Request, deliver: Deliver, *, is_patient: bool = False) -> str: ...
     def abort(self, request_id: str) -> None: ...
     def stats(self) -> EngineStats: ...
     def close(self) -> None: ...
@@ -92,7 +92,7 @@ class StepEngine:
     def step(self) -> list[StepOutput]:
         """Run one step and return what it added. Raises RuntimeError while the engine's thread does the stepping."""
         self.thread.check_may_step()
-        with self._stepping, self._failing_together():
+        with self._one_step():
             self._take_in()
             started = time.perf_counter()
             plan = self.scheduler.plan()
@@ -112,33 +112,38 @@ class StepEngine:
         self.thread = EngineThread(self)
         self._aborted: deque[RequestState] = deque()  # by any thread, for the stepping one
         self._stepping = threading.RLock()
+        self._is_in_step = False
 
     # -- what clients call, from any thread -----------------------------------------------------------
 
     def generate(self, requests: Seq[Request]) -> list[RequestOutput]:
         """Serve requests together, however many; the answers come in the order of the requests."""
-        return results(self._open(requests, is_patient=True))
+        return results(self.streams(requests, is_patient=True))
 
     def stream(self, request: Request) -> RequestStream:
         """Serve one request and yield its tokens step by step; closing the stream aborts it."""
         return self.streams([request])[0]
 
-    def streams(self, requests: Seq[Request]) -> list[RequestStream]:
-        """Serve requests together, each with a stream of its own. Raises what `add_request` raises."""
-        return self._open(requests, is_patient=False)
+    def streams(self, requests: Seq[Request], *, is_patient: bool = False) -> list[RequestStream]:
+        """Serve requests together, each with a stream of its own. As for `add_request`; all are taken, or none."""
+        queues: list[SimpleQueue[StepOutput]] = [SimpleQueue() for _ in requests]
+        states = self._enqueue(requests, [queue.put for queue in queues], is_patient)
+        self.thread.wake()
+        return [RequestStream(state, queue, self._abort) for state, queue in zip(states, queues)]
 
-    def add_request(self, request: Request, deliver: Deliver | None = None) -> str:
+    def add_request(self, request: Request, deliver: Deliver | None = None, *, is_patient: bool = False) -> str:
         """Queue a request for the steps to come and return its id.
 
         deliver: called on the stepping thread with each StepOutput; must not block.
+        is_patient: the caller waits for as long as it takes, so neither a queue's capacity nor its deadline apply.
         Raises InvalidRequest for what cannot be served (an id that is still in use too), QueueFull from phase 3 on.
         """
         self.thread.settle()
-        return self._enqueue([request], [deliver])[0].request_id
+        return self._enqueue([request], [deliver], is_patient)[0].request_id
 
-    def submit(self, request: Request, deliver: Deliver) -> str:
+    def submit(self, request: Request, deliver: Deliver, *, is_patient: bool = False) -> str:
         """`add_request`, and have the engine's thread run it."""
-        request_id = self.add_request(request, deliver)
+        request_id = self.add_request(request, deliver, is_patient=is_patient)
         self.thread.wake()
         return request_id
 
@@ -168,30 +173,22 @@ class StepEngine:
             for state in self.requests.states():
                 self._drop(state, "abort")
 
-    def _open(self, requests: Seq[Request], *, is_patient: bool) -> list[RequestStream]:
-        queues: list[SimpleQueue[StepOutput]] = [SimpleQueue() for _ in requests]
-        states = self._enqueue(requests, [queue.put for queue in queues], is_patient)
-        self.thread.wake()
-        return [RequestStream(state, queue, self._abort) for state, queue in zip(states, queues)]
-
-    def _enqueue(
-        self, requests: Seq[Request], delivers: Seq[Deliver | None], is_patient: bool = False
-    ) -> list[RequestState]:
+    def _enqueue(self, requests: Seq[Request], delivers: Seq[Deliver | None], is_patient: bool) -> list[RequestState]:
         states = self.requests.register(requests, delivers)
         try:
             self.intake.put(states, is_patient=is_patient)
         except QueueFull:
             self.requests.unregister(states)
             raise
-        for state in states:
-            self.events.emit("queued", state.request_id, at=state.metrics.arrival_time)
         return states
 
     def _abort(self, state: RequestState) -> None:
+        """At once where nobody steps; else the stepping thread does it before its next step."""
         self._aborted.append(state)
         if not self.thread.wake_if_stepping():
             with self._stepping:
-                self._drop_aborted()
+                if not self._is_in_step:  # this very thread may be: a `deliver` may abort, or a stream be collected
+                    self._drop_aborted()
 
     # -- around the three calls of a step, on the stepping thread ---------------------------------------
 
@@ -201,8 +198,9 @@ class StepEngine:
         for state in self.intake.expired():
             self._drop(state, "timeout")
         for state in self.intake.drain(self.scheduler.num_free_slots()):
-            for seq in state.sequences:
-                self.scheduler.add(seq)
+            if not state.is_finished:  # else it was ended between its registration and its way into the intake
+                for seq in state.sequences:
+                    self.scheduler.add(seq)
 
     def _hand_out(self, plan: StepPlan, outputs: list[StepOutput], started: float) -> None:
         self.requests.totals.num_steps += 1
@@ -235,11 +233,15 @@ class StepEngine:
         self.events.emit("freed", seq.request_id, seq.index)
 
     @contextmanager
-    def _failing_together(self) -> Iterator[None]:
-        """A step that breaks leaves its batch half done: everyone in the engine is told, and nothing is kept."""
-        try:
-            yield
-        except BaseException as error:
-            for state in self.requests.states():
-                self._drop(state, "error", f"{type(error).__name__}: {error}")
-            raise
+    def _one_step(self) -> Iterator[None]:
+        """One at a time. One that breaks leaves its batch half done: everyone is told, and nothing is kept."""
+        with self._stepping:
+            self._is_in_step = True
+            try:
+                yield
+            except BaseException as error:
+                for state in self.requests.states():
+                    self._drop(state, "error", f"{type(error).__name__}: {error}")
+                raise
+            finally:
+                self._is_in_step = False

@@ -28,10 +28,9 @@ class EngineThread:
         self._is_stopping = False
 
     def wake(self) -> None:
-        """There is work: start the thread, or wake it."""
+        """There is work: start the thread, or wake it. Not after `stop`."""
         with self._changed:
-            self._is_stopping = False
-            if self._thread is None:
+            if self._thread is None and not self._is_stopping:
                 # A daemon, stopped by atexit: an abandoned stream must not keep the interpreter alive.
                 self._thread = threading.Thread(target=self._run, name="pageserve-engine", daemon=True)
                 atexit.register(self.stop)
@@ -51,7 +50,7 @@ class EngineThread:
         self.wake()
 
     def stop(self) -> None:
-        """End the thread after the step it is in. Whoever had work in it closes the engine."""
+        """End the thread after the step it is in, for good. What is left is for whoever closes the engine."""
         with self._changed:
             self._keeps_running = False
             self._is_stopping = True
@@ -78,11 +77,21 @@ class EngineThread:
             )
 
     def _run(self) -> None:
-        while self._wait_for_work():
-            try:
-                self._engine.step()
-            except Exception:
-                log.exception("a step failed; every request in it was told")
+        try:
+            while self._wait_for_work():
+                try:
+                    self._engine.step()
+                except Exception:
+                    log.exception("a step failed; every request in it was told")
+        finally:
+            self._forget(threading.current_thread())
+
+    def _forget(self, thread: threading.Thread) -> None:
+        """Whatever ended it: the next request starts another."""
+        with self._changed:
+            if self._thread is thread:
+                self._thread = None
+                atexit.unregister(self.stop)
 
     def _wait_for_work(self) -> bool:
         """False when the thread should end; decided under the lock, so that no request slips through."""
@@ -90,7 +99,6 @@ class EngineThread:
             while not self._is_stopping and not self._engine.has_unfinished() and self._keeps_running:
                 self._changed.wait()
             if self._is_stopping or not self._engine.has_unfinished():
-                self._thread = None
-                atexit.unregister(self.stop)
+                self._forget(threading.current_thread())
                 return False
             return True

@@ -54,7 +54,7 @@ class EventLog:
         return bool(self._listeners)
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` with every event, on the engine's thread; returns the way to stop that."""
+        """Call `listener` with every event, on the thread where it happens; returns the way to stop that."""
         self._listeners = (*self._listeners, listener)
         return lambda: self._unsubscribe(listener)
 

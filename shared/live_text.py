@@ -13,7 +13,7 @@ from shared.prompts import Prompt
 
 def stream_one(engine: Any, prompts: list[Prompt], out: TextIO) -> None:
     """The answer to a single prompt, piece by piece."""
-    with engine.stream(prompts[0].request) as stream:
+    with engine.streams([prompts[0].request], is_patient=True)[0] as stream:
         try:
             for output in stream:
                 out.write(output.text)

@@ -24,7 +24,7 @@ def merged_outputs(engine: Any, requests: Seq[Request]) -> Iterator[tuple[int, S
     num_open = len(requests)
     try:
         for position, request in enumerate(requests):
-            ids.append(engine.submit(request, partial(deliver, position)))
+            ids.append(engine.submit(request, partial(deliver, position), is_patient=True))
         while num_open:
             position, output = arrived.get()
             num_open -= output.metrics is not None

@@ -114,6 +114,8 @@ class Request:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
                 raise InvalidRequest(name, f"must be a non-empty string or None, got {value!r}")
+        if self.request_id and "/" in self.request_id:
+            raise InvalidRequest("request_id", "must not contain '/': that is how completions are told apart")
 
 
 def _set(record: object, name: str, value: object) -> None:

@@ -1,5 +1,6 @@
 """A request inside an engine: its sequences, its times, and who is told about its tokens. Torch-free."""
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,6 +8,8 @@ from dataclasses import dataclass, field
 from shared.output import CompletionOutput, RequestMetrics, RequestOutput, StepOutput
 from shared.request import Request
 from shared.sequence import Sequence
+
+log = logging.getLogger(__name__)
 
 Deliver = Callable[[StepOutput], None]
 
@@ -51,8 +54,17 @@ class RequestState:
             metrics.finish_time = output.time
             metrics.num_cached_tokens = self._num_cached_tokens
             output.metrics = metrics
-        if self.deliver is not None:
+        self._deliver(output)
+
+    def _deliver(self, output: StepOutput) -> None:
+        """A client's callback that raises is the client's loss: it is not called again, and nobody else is harmed."""
+        if self.deliver is None:
+            return
+        try:
             self.deliver(output)
+        except BaseException:
+            log.exception("the callback of %s raised; it gets nothing more", self.request_id)
+            self.deliver = None
 
     def end(self, reason: str, error: str | None = None) -> None:
         """Finish what is unfinished from outside (abort, timeout, error) and say so to the client."""

@@ -56,6 +56,8 @@ class RequestTable:
                 state.deliver = deliver
                 new[state.request_id] = state
             self._states |= new
+        for state in new.values():
+            self._events.emit("queued", state.request_id, at=state.metrics.arrival_time)
         return list(new.values())
 
     def unregister(self, states: Seq[RequestState]) -> None:
@@ -63,6 +65,8 @@ class RequestTable:
         with self._lock:
             for state in states:
                 del self._states[state.request_id]
+        for state in states:
+            self._events.emit("finished", state.request_id, detail="refused")
 
     def note_scheduled(self, seq: Sequence, at: float) -> None:
         """A step that began `at` runs tokens of this sequence; the first one ends its request's wait."""

@@ -14,19 +14,20 @@ from shared.kv_sizing import kv_bytes_per_token, kv_num_blocks
 from shared.model_loader import LoadedModel
 from shared.registry import Phase
 
+FIRST_WITH_POOL = 6
 Row = tuple[str, str, str]  # setting, value, reason
 
 
 def print_config(config: EngineConfig, loaded: LoadedModel, chapter: Phase) -> None:
     """A table on stderr, so that what the command itself prints stays clean."""
     table = Table("setting", "value", "why", title=f"{chapter.label}, as configured", title_justify="left")
-    for row in config_rows(config, loaded):
+    for row in config_rows(config, loaded, has_pool=chapter.number >= FIRST_WITH_POOL):
         table.add_row(*row)
     Console(stderr=True).print(table)
 
 
-def config_rows(config: EngineConfig, loaded: LoadedModel) -> Iterator[Row]:
-    """Raises InvalidConfig where a setting does not go with the model."""
+def config_rows(config: EngineConfig, loaded: LoadedModel, *, has_pool: bool = True) -> Iterator[Row]:
+    """has_pool: K/V is in blocks (phase 6 on). Raises InvalidConfig where a setting does not go with the model."""
     model_len = model_max_len(loaded.model)
     resolved, reasons = resolve_config(config, device=loaded.device.type, model_max_len=model_len)
     num_blocks, reasons["kv_num_blocks"] = kv_num_blocks(resolved, loaded.model)
@@ -40,18 +41,25 @@ def config_rows(config: EngineConfig, loaded: LoadedModel) -> Iterator[Row]:
     yield "threads", str(torch.get_num_threads()), "torch's choice; OMP_NUM_THREADS sets it"
     for name, reason in sorted(reasons.items()):
         yield name, str(getattr(resolved, name)), reason
-    yield from memory_rows(resolved, loaded)
+    yield from memory_rows(resolved, loaded, has_pool=has_pool)
 
 
-def memory_rows(config: EngineConfig, loaded: LoadedModel) -> Iterator[Row]:
+def memory_rows(config: EngineConfig, loaded: LoadedModel, *, has_pool: bool) -> Iterator[Row]:
     """Weights, K/V at its largest, and what the device has left for it."""
     weights = sum(p.numel() * p.element_size() for p in loaded.model.parameters())
     per_token = kv_bytes_per_token(loaded.model.config, loaded.dtype.itemsize)
-    worst = per_token * int(config.max_batch_size) * int(config.max_model_len)
+    if has_pool:
+        worst, of_what = (
+            per_token * config.num_kv_slots,
+            f"{config.kv_num_blocks} blocks of {config.kv_block_size} tokens",
+        )
+    else:
+        worst = per_token * int(config.max_batch_size) * int(config.max_model_len)
+        of_what = f"{config.max_batch_size} sequences of {config.max_model_len} tokens"
     free = _free_bytes(loaded.device)
     yield "weights", _mib(weights), "in memory now"
     yield "K/V per token", f"{per_token:,} bytes", "2 x layers x KV heads x head_dim x bytes per number"
-    yield "K/V at most", _mib(worst), f"{config.max_batch_size} sequences of {config.max_model_len} tokens"
+    yield "K/V at most", _mib(worst), of_what
     verdict = "yes" if worst <= free else "only shorter sequences, or fewer at once"
     yield "fits", verdict, f"{_mib(free)} free for K/V"
 

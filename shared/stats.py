@@ -9,7 +9,7 @@ class SchedulerTotals:
     """What a scheduler counts; they only ever grow."""
 
     num_preemptions: int = 0  # phase 9 on
-    num_recomputed_tokens: int = 0  # whose K/V was dropped by a preemption and is computed again
+    num_recomputed_tokens: int = 0  # whose K/V was dropped by a preemption (the prefix cache may find some again)
     num_prefix_queried_tokens: int = 0  # prompt tokens looked up in the prefix cache, once per sequence (phase 12)
     num_prefix_hit_tokens: int = 0  # and found
     num_drafted_tokens: int = 0  # guesses that were verified (phase 12)

@@ -21,6 +21,7 @@ class RequestTimeline:
     arrived: float
     prefill_started: float | None = None
     prefill_ended: float | None = None
+    has_decoded: bool = False  # what is computed again after a preemption is no second prefill
     finished: float | None = None
 
     def state_at(self, time: float) -> str:
@@ -46,7 +47,9 @@ def timelines(events: Iterable[Event]) -> list[RequestTimeline]:
 
 
 def _note(line: RequestTimeline, event: Event) -> None:
-    if event.kind == "chunk":
+    if event.kind == "decode":
+        line.has_decoded = True
+    elif event.kind == "chunk" and not line.has_decoded:
         if line.prefill_started is None:
             line.prefill_started = event.time - event.duration
         line.prefill_ended = event.time

@@ -1,8 +1,10 @@
 """Fixtures of the whole suite: every phase in turn, and the real model."""
 
+import os
 from collections import Counter
 from typing import Any
 
+import hypothesis
 import pytest
 import torch
 
@@ -31,8 +33,13 @@ def phase(request: pytest.FixtureRequest) -> Phase:
 
 
 def pytest_configure() -> None:
-    """One thread: tiny matrices gain nothing from more, and two teams of threads on two cores ruin each other."""
+    """One thread: tiny matrices gain nothing from more, and two teams of threads on two cores ruin each other.
+
+    Hypothesis draws the same examples in every run; `HYPOTHESIS_PROFILE=default` looks for new ones.
+    """
     torch.set_num_threads(1)
+    hypothesis.settings.register_profile("same every time", derandomize=True)
+    hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same every time"))
 
 
 @pytest.fixture(scope="session")

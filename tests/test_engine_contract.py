@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from shared.errors import EngineError, InvalidRequest
+from shared.errors import EngineError, InvalidRequest, QueueFull
 from shared.registry import Phase
 from shared.request import Request, SamplingParams
 from tests.helpers import (
@@ -286,6 +286,54 @@ def test_events_tell_the_story_of_a_request(phase: Phase) -> None:
     assert all(earlier.time <= later.time for earlier, later in itertools.pairwise(events))
 
 
+def test_a_client_may_abort_itself_and_others_from_its_callback(phase: Phase) -> None:
+    ended: dict[str, str | None] = {}
+    with open_engine(phase, max_batch_size=4) as engine:
+        slow_down(engine, 0.002)
+
+        def abort_two(output: Any) -> None:
+            if output.finish_reason is not None:
+                ended[output.request_id] = output.finish_reason
+            elif output.request_id == "b":
+                engine.abort("b")
+                engine.abort("c")
+
+        for name in ("a", "b", "c"):
+            engine.submit(named(name, max_tokens=24), abort_two)
+        wait_until(lambda: len(ended) == 3, seconds=5)
+        assert_alive(engine)
+    assert ended == {"a": "length", "b": "abort", "c": "abort"}
+
+
+def test_closing_does_not_wait_for_generations_whoever_submits_meanwhile(phase: Phase) -> None:
+    with open_engine(phase) as engine:
+        slow_down(engine, 0.02)
+        stream = engine.stream(named("x"))
+        next(stream)
+        stop = threading.Thread(target=engine.close)
+        stop.start()
+        if hasattr(engine, "thread"):
+            engine.thread.wake()
+        stop.join(timeout=1)
+        assert not stop.is_alive()
+        assert stream.result().finish_reason == "abort"
+
+
+def test_a_callback_that_raises_harms_nobody(phase: Phase) -> None:
+    def leave(_: Any) -> None:
+        raise SystemExit
+
+    with open_engine(phase) as engine:
+        engine.submit(named("x", max_tokens=5), leave)
+        wait_until(lambda: engine.stats().num_requests == 0)
+        assert_alive(engine)
+
+
+def test_an_id_that_could_be_taken_for_a_completions_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="must not contain '/'"):
+        named("x/1")
+
+
 # -- stepping by hand: phases 2 to 12 -----------------------------------------------------------------
 
 
@@ -337,3 +385,25 @@ def test_a_step_by_hand_that_fails_raises_and_leaves_nothing(phase: Phase) -> No
             engine.step()
         assert [output.finish_reason for output in delivered] == ["error"]
         assert_clean(engine)
+
+
+@pytest.mark.parametrize("phase", step_phases, ids=phase_ids[1:])
+def test_a_request_that_is_ended_on_its_way_into_the_intake_leaves_nothing(phase: Phase) -> None:
+    with open_engine(phase) as engine:
+        states = engine.requests.register([greedy(PA, 4)], [None])
+        engine.requests.end(states[0], "error", "another step failed just now")
+        engine.intake.put(states)
+        engine.add_request(greedy(PB, 2))
+        while engine.has_unfinished():
+            engine.step()
+        assert engine.stats().num_running == 0
+        assert_alive(engine)
+
+
+@pytest.mark.parametrize("phase", [p for p in step_phases if p.number >= 3], ids=lambda p: p.package[:7])
+def test_generate_takes_more_requests_than_may_wait(phase: Phase) -> None:
+    with open_engine(phase, queue_capacity=2, queue_timeout_s=0.001, max_batch_size=2) as engine:
+        assert token_lists(engine.generate([greedy(PA, 2)] * 7)) == [T0_OUTPUTS["PA"][:2]] * 7
+        with pytest.raises(QueueFull, match="2 requests are waiting"):
+            engine.streams([greedy(PA, 2)] * 7)
+        assert_alive(engine)

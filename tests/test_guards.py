@@ -23,7 +23,7 @@ LESSONS = {
         "Scheduler.__init__",
         "Scheduler.plan",
         "Scheduler.apply",
-        "Scheduler._schedule_decode",
+        "Scheduler._with_draft",
         "Scheduler._take",
         "Scheduler._preempt",
         "Scheduler._resume_swapped",

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from phase12_prefix_and_spec.acceptance import accepted_length
-from phase12_prefix_and_spec.proposers import DraftModelProposer, NgramProposer, NoProposer
+from phase12_prefix_and_spec.proposers import DraftModelProposer, NgramProposer
 from shared.reference import greedy_reference
 from shared.tiny_models import tiny_llama
 from tests.fakes import make_sequence
@@ -52,10 +52,6 @@ def test_ngram_grown_token_by_token_says_the_same_as_from_scratch() -> None:
         assert grown.propose(seq, text[:end], 4) == fresh
     grown.release(seq)
     assert not grown._ends
-
-
-def test_nobody_guesses_nothing() -> None:
-    assert NoProposer().propose(make_sequence(3), [1, 2, 3], 4) == []
 
 
 @torch.inference_mode()

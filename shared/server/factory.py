@@ -24,7 +24,9 @@ def app_from_env() -> FastAPI:
         phase = phase_by_number(_number(os.environ["PHASE"])) if os.environ.get("PHASE") else newest_phase()
         config, limits = EngineConfig.from_env(), limits_from_env()
         loaded = load_model()
-        engine = phase.build_engine()(loaded.model, config, loaded.tokenizer)
+        draft_name = os.environ.get("DRAFT_MODEL")
+        draft = load_model(draft_name).model if draft_name and config.speculative_method == "draft" else None
+        engine = phase.build_engine()(loaded.model, config, loaded.tokenizer, draft)
         return create_app(engine, loaded.tokenizer, loaded.name, **limits)
     except (SetupError, InvalidConfig) as error:
         raise SystemExit(f"error: {error}") from error

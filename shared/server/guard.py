@@ -52,7 +52,10 @@ class Guard:
         return "*" in self._hosts or name in self._hosts or name == own_name or _is_address(name)
 
     def _is_own(self, origin: str, host: str) -> bool:
-        parts = urlsplit(origin)
+        try:
+            parts = urlsplit(origin)
+        except ValueError:
+            return False
         return bool(parts.netloc) and (parts.netloc == host or (parts.hostname or "") in self._hosts - {"localhost"})
 
     def _check_key(self, authorization: str, wanted: bytes) -> None:
