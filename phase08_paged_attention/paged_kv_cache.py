@@ -1,4 +1,4 @@
-"""Where K/V lives: one pool for all layers, cut into blocks (seed phase 7).
+"""Where K/V lives: one pool for all layers, cut into blocks.
 
     slot = block_table[position // block_size] * block_size + position % block_size
 

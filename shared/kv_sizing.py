@@ -1,4 +1,4 @@
-"""How large K/V is, from the model's config alone, and how many blocks of it fit (seed phase 5)."""
+"""How large K/V is, from the model's config alone, and how many blocks of it fit."""
 
 from typing import Any
 
