@@ -13,6 +13,7 @@ import torch
 from phase08_paged_attention.packed_batch import AttentionGroup, PackedBatch, pack
 from phase08_paged_attention.paged_attention import install
 from phase08_paged_attention.paged_kv_cache import PagedKVCache
+from shared.one_thread import one_thread
 from shared.prompt_logprobs import prompt_scorer
 from shared.sampler import Sampler
 from shared.sequence import Sequence
@@ -60,7 +61,8 @@ class ModelRunner:
         """One token through the model: what its attention asks for and cannot have is refused now, by name."""
         first = torch.zeros(1, dtype=torch.long, device=self.cache.key.device)
         group = AttentionGroup(first[None], torch.ones_like(first[None]).bool(), first[None], first[None])
-        self._forward(PackedBatch(first, first, first, first, [1], (group,)))
+        with one_thread():
+            self._forward(PackedBatch(first, first, first, first, [1], (group,)))
 
     def _forward(self, batch: PackedBatch) -> torch.Tensor:
         output = self.model(

@@ -59,9 +59,10 @@ class Scheduler:
         for decoding in [seq for seq in self.running if seq.is_decoding]:
             if self._make_room(decoding, 1):
                 plan.items.append(self._schedule(decoding, 1))
+        budget = self.prefill_budget_tokens - len(plan.items)
         for row, item in enumerate(plan.items):
-            plan.items[row] = self._with_draft(item, self.prefill_budget_tokens - plan.num_tokens)
-        budget = self.prefill_budget_tokens - plan.num_tokens
+            plan.items[row] = self._with_draft(item, budget)
+            budget -= len(plan.items[row].draft)
         prefilling = [seq for seq in self.running if not seq.is_decoding]
         while budget > 0 and (seq := self._next_to_prefill(prefilling)):
             if num_tokens := self._chunk_that_fits(seq, budget, is_first=not plan.items):

@@ -67,13 +67,15 @@ def load_model(
 
     from shared.loading.hf_loading import load_hf_model
     from shared.loading.torch_choice import choose_device, choose_dtype, settle
+    from shared.one_thread import one_thread
 
     torch_device, device_reason = choose_device(device)
     torch_dtype, dtype_reason = choose_dtype(dtype, torch_device)
     tokenizer, tokenizer_reason = _tokenizer(source.folder, load_tokenizer)
-    model, unused = load_hf_model(source.folder, torch_dtype)
-    _check_vocabulary(source.folder, model, tokenizer)
-    settle(model, torch_device)
+    with one_thread():
+        model, unused = load_hf_model(source.folder, torch_dtype)
+        _check_vocabulary(source.folder, model, tokenizer)
+        settle(model, torch_device)
     reasons = {
         "model": source.reason,
         "tokenizer": tokenizer_reason,
