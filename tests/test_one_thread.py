@@ -26,8 +26,9 @@ print(len(os.listdir("/proc/self/task")) - before)
 
 def test_the_number_of_threads_is_put_back_also_after_an_error() -> None:
     before = torch.get_num_threads()
-    with pytest.raises(ValueError, match="inside"), one_thread():
+    with one_thread():
         assert torch.get_num_threads() == 1
+    with pytest.raises(ValueError, match="inside"), one_thread():
         raise ValueError("inside")
     assert torch.get_num_threads() == before
 
