@@ -13,9 +13,6 @@ class Turnstile:
         self._line: deque[object] = deque()  # the first one has the turn
         self._moved = threading.Condition()
 
-    def __len__(self) -> int:
-        return len(self._line)
-
     def join(self, ticket: object) -> None:
         with self._moved:
             self._line.append(ticket)

@@ -6,7 +6,6 @@ torch is imported only once the arguments have been read.
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence as Seq
 from dataclasses import fields, replace
@@ -14,7 +13,7 @@ from typing import Any, NoReturn
 
 from shared.config import CHOICES, EngineConfig, parse_setting
 from shared.errors import EngineError, InvalidConfig, InvalidRequest, QueueFull, SetupError
-from shared.model_loader import DEVICES, DTYPES, LoadedModel
+from shared.model_loader import DEVICES, DTYPES, LoadedModel, load_draft_model
 from shared.registry import Phase, phase_by_number
 
 SETTING_HELP = {
@@ -109,9 +108,5 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
 
 def build_engine(chapter: Phase, config: EngineConfig, loaded: LoadedModel, args: argparse.Namespace) -> Any:
     """The phase's engine, with a draft model where one is asked for. Raises what loading and building raise."""
-    from shared.model_loader import load_model
-
-    draft_name = args.draft_model or os.environ.get("DRAFT_MODEL")
-    needs_draft = config.speculative_method == "draft" and draft_name
-    draft = load_model(draft_name, dtype=args.dtype, device=args.device).model if needs_draft else None
+    draft = load_draft_model(config, args.draft_model, dtype=args.dtype, device=args.device)
     return chapter.build_engine()(loaded.model, config, loaded.tokenizer, draft)

@@ -7,12 +7,14 @@ torch and transformers are imported when a model is loaded, not before.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shared.config import EngineConfig
 from shared.errors import SetupError
 from shared.loading.default_model import DEFAULT_MODEL, default_model_folder
 from shared.loading.model_source import find_model
@@ -84,6 +86,16 @@ def load_model(
         "weights": f"{len(unused)} tensors of the file are not used: {unused[0]}, ..." if unused else "all used",
     }
     return LoadedModel(model, tokenizer, source.name, source.folder, torch_dtype, torch_device, reasons)
+
+
+def load_draft_model(
+    config: EngineConfig, name: str | None = None, *, dtype: str = "auto", device: str = "auto"
+) -> "PreTrainedModel | None":
+    """The model that guesses, where the settings ask for one: `name`, else $DRAFT_MODEL; None without either."""
+    name = name or os.environ.get("DRAFT_MODEL")
+    if config.speculative_method != "draft" or not name:
+        return None
+    return load_model(name, dtype=dtype, device=device, load_tokenizer=False).model
 
 
 def _check_choice(option: str, value: str, choices: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ from fastapi import FastAPI
 
 from shared.config import EngineConfig
 from shared.errors import InvalidConfig, SetupError
-from shared.model_loader import load_model
+from shared.model_loader import load_draft_model, load_model
 from shared.registry import newest_phase, phase_by_number
 from shared.server.app import create_app
 
@@ -24,9 +24,7 @@ def app_from_env() -> FastAPI:
         phase = phase_by_number(_number(os.environ["PHASE"])) if os.environ.get("PHASE") else newest_phase()
         config, limits = EngineConfig.from_env(), limits_from_env()
         loaded = load_model()
-        draft_name = os.environ.get("DRAFT_MODEL")
-        draft = load_model(draft_name).model if draft_name and config.speculative_method == "draft" else None
-        engine = phase.build_engine()(loaded.model, config, loaded.tokenizer, draft)
+        engine = phase.build_engine()(loaded.model, config, loaded.tokenizer, load_draft_model(config))
         return create_app(engine, loaded.tokenizer, loaded.name, **limits)
     except (SetupError, InvalidConfig) as error:
         raise SystemExit(f"error: {error}") from error
