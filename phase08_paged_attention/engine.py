@@ -5,6 +5,7 @@ from typing import Any
 from phase03_request_queue.request_queue import RequestQueue
 from phase06_block_allocator.block_allocator import BlockAllocator
 from phase06_block_allocator.scheduler import Scheduler
+from phase08_paged_attention.forward import make_forward
 from phase08_paged_attention.model_runner import ModelRunner
 from phase08_paged_attention.paged_kv_cache import PagedKVCache
 from shared.config import EngineConfig
@@ -29,6 +30,6 @@ def build_engine(
         inputs=InputProcessor(model, config, tokenizer, pool_slots=config.num_kv_slots, reserves_all=True),
         intake=RequestQueue(config.queue_capacity, config.queue_timeout_s),
         scheduler=Scheduler(config, allocator, events),
-        runner=ModelRunner(model, Sampler(), cache, allocator.block_tables),
+        runner=ModelRunner(make_forward(model, config), Sampler(), cache, allocator.block_tables),
         events=events,
     )

@@ -5,13 +5,12 @@ Letters: T tokens of the step, K of them whose logits are wanted, V vocabulary.
 
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
-from types import MappingProxyType
 from typing import Any
 
 import torch
 
-from phase08_paged_attention.packed_batch import AttentionGroup, PackedBatch, pack
-from phase08_paged_attention.paged_attention import install
+from phase08_paged_attention.forward import Forward
+from phase08_paged_attention.packed_batch import PackedBatch, pack
 from phase08_paged_attention.paged_kv_cache import PagedKVCache
 from shared.one_thread import one_thread
 from shared.prompt_logprobs import prompt_scorer
@@ -24,18 +23,26 @@ class ModelRunner:
     """Owns the model and the pool (vLLM: `GPUModelRunner`).
 
     block_tables: sequence -> blocks; the scheduler's allocator keeps it, this only reads it.
-    implementation: what is behind the names, for those who measure.
     """
 
-    implementation: Mapping[str, str] = MappingProxyType({"forward": "hf", "attention_kernel": "torch"})
-
-    def __init__(self, model: Any, sampler: Sampler, cache: PagedKVCache, block_tables: Mapping[str, Seq[int]]) -> None:
-        install(model)
-        self.model = model
+    def __init__(
+        self, forward: Forward, sampler: Sampler, cache: PagedKVCache, block_tables: Mapping[str, Seq[int]]
+    ) -> None:
+        self.forward = forward
         self.sampler = sampler
         self.cache = cache
         self.block_tables = block_tables
         self._try_out()
+
+    @property
+    def model(self) -> Any:
+        """Hugging Face's model; with a forward of our own, what is left of it."""
+        return self.forward.model
+
+    @property
+    def implementation(self) -> Mapping[str, str]:
+        """What is behind the names, for those who measure."""
+        return self.forward.implementation
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> list[list[SampledToken]]:
@@ -59,20 +66,14 @@ class ModelRunner:
     @torch.inference_mode()
     def _try_out(self) -> None:
         """One token through the model: what its attention asks for and cannot have is refused now, by name."""
-        first = torch.zeros(1, dtype=torch.long, device=self.cache.key.device)
-        group = AttentionGroup(first[None], torch.ones_like(first[None]).bool(), first[None], first[None])
+        device = self.cache.key.device
+        zero, one = torch.zeros(1, dtype=torch.long, device=device), torch.ones(1, dtype=torch.long, device=device)
+        start = torch.tensor([0, 1], device=device)
         with one_thread():
-            self._forward(PackedBatch(first, first, first, first, [1], (group,)))
+            self._forward(PackedBatch(zero, zero, zero, zero, start, one, zero[None], zero, [1]))
 
     def _forward(self, batch: PackedBatch) -> torch.Tensor:
-        output = self.model(
-            input_ids=batch.token_ids[None],  # [1, T]
-            position_ids=batch.positions[None],  # [1, T]
-            use_cache=False,
-            logits_to_keep=batch.logit_index,
-            paged=(batch, self.cache),
-        )
-        return output.logits[0]  # [K, V]
+        return self.forward(batch, self.cache)  # [K, V]
 
 
 def _score_prompts(

@@ -16,10 +16,10 @@ from shared.kv_sizing import head_dim, num_kv_heads
 
 
 class PagedKVCache:
-    """Two tensors, `[L, N, P, H, D]` each (vLLM keeps one such pair per layer).
+    """Two tensors, `[L, N, H, P, D]` each (vLLM keeps one such pair per layer).
 
-    A block's tokens lie next to each other with all their heads, so that a gather reads whole rows of H x D numbers,
-    and a layer's blocks are one contiguous piece.
+    A block's tokens lie next to each other head by head: a kernel that works on one KV head reads a block of it as
+    one piece (4 KiB for 16 tokens of 64 floats).
     Zeros, and not what was in memory before: a masked weight of 0 times NaN would be NaN. On a CPU the system hands
     out the pages as they are first written. (Tests fill the pool with NaN, so that whatever reads a slot before it
     is written shows at once.)
@@ -36,10 +36,10 @@ class PagedKVCache:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        shape = (num_layers, num_blocks, block_size, num_kv_heads, head_dim)
+        shape = (num_layers, num_blocks, num_kv_heads, block_size, head_dim)
         self.block_size = block_size
-        self.key = zeros(shape, dtype, device)  # [L, N, P, H, D]
-        self.value = zeros(shape, dtype, device)  # [L, N, P, H, D]
+        self.key = zeros(shape, dtype, device)  # [L, N, H, P, D]
+        self.value = zeros(shape, dtype, device)  # [L, N, H, P, D]
 
     @classmethod
     def for_model(cls, model: Any, num_blocks: int, block_size: int) -> "PagedKVCache":
@@ -58,15 +58,17 @@ class PagedKVCache:
     def num_bytes(self) -> int:
         return self.key.nbytes + self.value.nbytes
 
-    def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """A layer's K and V by slot: `[N * P, H, D]` each, views of the pool."""
-        return self.key[index].flatten(0, 1), self.value[index].flatten(0, 1)
-
     def write(self, layer: int, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
         """slots: `[T]`. key, value: `[T, H, D]`."""
-        keys, values = self.layer(layer)
-        keys[slots] = key
-        values[slots] = value
+        blocks, places = slots // self.block_size, slots % self.block_size  # [T] each
+        self.key[layer][blocks, :, places] = key.to(self.key.dtype)
+        self.value[layer][blocks, :, places] = value.to(self.value.dtype)
+
+    def read(self, layer: int, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """K and V of `slots` `[B, S]`, copied out of the pool head by head: `[B, H, S, D]` each."""
+        blocks, places = (slots // self.block_size)[:, None], (slots % self.block_size)[:, None]  # [B, 1, S]
+        heads = torch.arange(self.key.shape[2], device=slots.device)[:, None]  # [H, 1]
+        return self.key[layer][blocks, heads, places], self.value[layer][blocks, heads, places]
 
 
 def zeros(shape: Seq[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

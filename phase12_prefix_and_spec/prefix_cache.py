@@ -10,7 +10,8 @@ Every block is in exactly one of three places:
     cached       in none, contents and key kept, oldest first  can be evicted
     free         in none, nothing worth keeping                no key
 
-Torch-free.
+Whoever is admitted says which blocks it is going to compute. Others that need the same ones wait until they are there:
+requests that arrive together compute what they share once. Torch-free.
 """
 
 import hashlib
@@ -42,7 +43,9 @@ class PrefixCachingAllocator(BlockAllocator):
         self.block_of: dict[bytes, int] = {}  # key -> block that holds it
         self.key_of: dict[int, bytes] = {}  # block -> its key
         self.cached: OrderedDict[int, None] = OrderedDict()  # unreferenced blocks with a key, least recently used first
-        self.chains: dict[str, list[bytes]] = {}  # sequence -> keys of its full, computed blocks
+        self.chains: dict[str, list[bytes]] = {}  # sequence -> keys of its full blocks, computed or not
+        self.num_registered: dict[str, int] = {}  # sequence -> its leading blocks that were published, or matched
+        self.coming: dict[bytes, str] = {}  # key of a block that is not there yet -> sequence that computes it
 
     @property
     def num_free_blocks(self) -> int:
@@ -52,47 +55,50 @@ class PrefixCachingAllocator(BlockAllocator):
     def counts(self) -> dict[str, int]:
         return super().counts() | {"kv_blocks_cached": len(self.cached)}
 
-    def may_share(self, seq: Sequence) -> bool:
-        """Whether anything of it could ever come from the cache: a full block before the last token, at least."""
-        return len(seq.token_ids) > self.block_size and seq.params.prompt_logprobs is None
-
     def find_prefix(self, seq: Sequence) -> list[int]:
         """The blocks of the longest known prefix: full blocks only, and at least one token is left to compute."""
         blocks: list[int] = []
-        if not self.may_share(seq):  # whoever wants the prompt's logits, too, has to compute them
-            return blocks
-        key = root_key(seq.request.cache_salt)
-        for start in range(0, len(seq.token_ids) - self.block_size, self.block_size):
-            key = block_key(key, seq.token_ids[start : start + self.block_size])
+        for key in self._shareable_keys(seq):
             if key not in self.block_of:
                 break
             blocks.append(self.block_of[key])
         return blocks
+
+    def is_prefix_coming(self, seq: Sequence) -> bool:
+        """Whether somebody is just computing the first block of its prefix that is not known yet."""
+        if not self.coming:
+            return False
+        unknown = (key for key in self._shareable_keys(seq) if key not in self.block_of)
+        return next(unknown, None) in self.coming
 
     def num_referenced_prefix_blocks(self, seq: Sequence) -> int:
         """Blocks of its known prefix that others hold now, so that sharing them takes no memory."""
         return sum(self.ref_counts[block] > 0 for block in self.find_prefix(seq))
 
     def match_prefix(self, seq: Sequence) -> int:
-        """Start the sequence's table with the blocks of its known prefix; returns how many tokens those hold."""
+        """Start the sequence's table with the blocks of its known prefix; returns how many tokens those hold.
+
+        Its other full blocks are coming from now on: until they are registered, or the sequence is freed.
+        """
         blocks = self.find_prefix(seq)
         for block in blocks:
             self.ref_counts[block] += 1
             self.cached.pop(block, None)
         if blocks:
             self.block_tables[seq.name] = blocks
-            self.chains[seq.name] = [self.key_of[block] for block in blocks]
+        self.num_registered[seq.name] = len(blocks)
+        for key in self._keys(seq)[len(blocks) :]:
+            self.coming.setdefault(key, seq.name)
         return len(blocks) * self.block_size
 
     def register_computed_blocks(self, seq: Sequence) -> None:
         """Publish the sequence's full blocks whose K/V is there. Never before: another sequence would read garbage."""
-        chain = self.chains.setdefault(seq.name, [])
-        table = self.block_tables[seq.name]
-        for place in range(len(chain), seq.num_computed_tokens // self.block_size):
-            parent = chain[-1] if chain else root_key(seq.request.cache_salt)
-            token_ids = seq.token_ids[place * self.block_size : (place + 1) * self.block_size]
-            chain.append(block_key(parent, token_ids))
-            self._publish(chain[-1], table[place])
+        keys, table = self._keys(seq), self.block_tables[seq.name]
+        # BEGIN SOLUTION 12.2
+        for place in range(self.num_registered[seq.name], seq.num_computed_tokens // self.block_size):
+            self._publish(keys[place], table[place])
+            self.num_registered[seq.name] = place + 1
+        # END SOLUTION
 
     def free(self, name: str) -> int:
         """Drop the sequence's references. The tail goes first, so that it is evicted before what it hangs on."""
@@ -101,15 +107,38 @@ class PrefixCachingAllocator(BlockAllocator):
             self.ref_counts[block] -= 1
             if self.ref_counts[block] == 0:
                 self._keep_or_free(block)
-        self.chains.pop(name, None)
+        for key in self.chains.pop(name, []):
+            if self.coming.get(key) == name:
+                del self.coming[key]
+        self.num_registered.pop(name, None)
         return self.num_free_blocks - before
 
     def check_integrity(self) -> None:
-        """Raises AssertionError also where a key and its block disagree, or a cached block is referenced."""
+        """Raises AssertionError also where a key and its block disagree, or a block is coming from nobody."""
         super().check_integrity()
         assert {block: key for key, block in self.block_of.items()} == self.key_of, "keys and blocks disagree"
         assert not self.key_of.keys() & set(self.free_blocks), "a free block has a key"
         assert self.cached.keys() <= self.key_of.keys(), "a cached block has no key"
+        for key, name in self.coming.items():
+            assert name in self.num_registered, f"a block is to come from {name}, which is not running"
+            assert key in self.chains[name][self.num_registered[name] :], f"{name} does not compute what is to come"
+
+    def _keys(self, seq: Sequence) -> list[bytes]:
+        """Of all its full blocks, in order; a block is hashed once, when its last token is known."""
+        chain = self.chains.setdefault(seq.name, [])
+        # BEGIN SOLUTION 12.1
+        first_token = len(chain) * self.block_size
+        for start in range(first_token, len(seq.token_ids) - self.block_size + 1, self.block_size):
+            parent = chain[-1] if chain else root_key(seq.request.cache_salt)
+            chain.append(block_key(parent, seq.token_ids[start : start + self.block_size]))
+        return chain
+        # END SOLUTION
+
+    def _shareable_keys(self, seq: Sequence) -> list[bytes]:
+        """Not the last token's block: its logits are needed. And none at all where all of the prompt's are."""
+        if seq.params.prompt_logprobs is not None:
+            return []
+        return self._keys(seq)[: (len(seq.token_ids) - 1) // self.block_size]
 
     def _unreferenced(self) -> list[int]:
         return [*self.free_blocks, *self.cached]
@@ -126,6 +155,7 @@ class PrefixCachingAllocator(BlockAllocator):
 
     def _publish(self, key: bytes, block: int) -> None:
         """The first block with these contents keeps the key; a twin, computed at the same time, stays private."""
+        self.coming.pop(key, None)
         if key not in self.block_of:
             self.block_of[key] = block
             self.key_of[block] = key
@@ -140,7 +170,7 @@ class PrefixCachingAllocator(BlockAllocator):
 class NoPrefixCache(BlockAllocator):
     """The same without a memory: prefix caching switched off, by construction."""
 
-    def may_share(self, seq: Sequence) -> bool:  # noqa: ARG002
+    def is_prefix_coming(self, seq: Sequence) -> bool:  # noqa: ARG002
         return False
 
     def num_referenced_prefix_blocks(self, seq: Sequence) -> int:  # noqa: ARG002

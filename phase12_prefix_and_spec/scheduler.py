@@ -2,6 +2,7 @@
 
     budget  [ d+3 d d+1 | chunk of A ....... | chunk of B .. ]     d+3: a decode with three drafts to verify
                                  A begins after what the prefix cache has of it
+    waiting [ C D E ]            C and D begin like A: they wait until A has computed that. E need not.
 
 As in phase 9 the newest gives way and swapped work resumes first. Torch-free.
 """
@@ -160,6 +161,7 @@ class Scheduler:
             num_there = self.allocator.match_prefix(seq) // self.allocator.block_size
             self.allocator.ensure_capacity(seq.name, seq.num_computed_tokens + 1)
             self.swap.swap_in(seq.name, self.allocator.block_tables[seq.name], num_there)
+            self.allocator.register_computed_blocks(seq)
             self._run(seq)
             self.events.emit("swapped_in", seq.request_id, seq.index)
 
@@ -180,22 +182,22 @@ class Scheduler:
         return min(seq.num_uncomputed_tokens, self.prefill_chunk_size, budget, num_free)
 
     def _next_to_prefill(self, prefilling: list[Sequence]) -> Sequence | None:
-        """Prompts that have begun come before those that have not; who does not fit holds up the line."""
+        """Prompts that have begun come first. Who does not fit holds up the line; who waits for a prefix, which takes
+        one prefill at most, lets others by."""
         while prefilling:
-            if (seq := prefilling.pop(0)).status is Status.RUNNING:
-                return seq
-        may_admit = self.waiting and not self.swapped and not self.has_preempted
-        if may_admit and len(self.running) < self.max_batch_size and self._can_admit(self.waiting[0]):
-            seq = self.waiting.popleft()
-            self._admit(seq)
-            return seq
-        return None
+            if (running := prefilling.pop(0)).status is Status.RUNNING:
+                return running
+        if self.swapped or self.has_preempted or len(self.running) >= self.max_batch_size:
+            return None
+        seq = next((seq for seq in self.waiting if not self.allocator.is_prefix_coming(seq)), None)
+        if seq is None or not self._can_admit(seq):
+            return None
+        self.waiting.remove(seq)
+        self._admit(seq)
+        return seq
 
     def _can_admit(self, seq: Sequence) -> bool:
-        """As in phase 9, and a request's other completions wait for the first to compute the prompt, and share it."""
-        siblings = [other for other in self.running if other.request_id == seq.request_id and not other.is_decoding]
-        if siblings and self.allocator.may_share(seq):
-            return False
+        """Whether all known tokens fit now, beside what the prefills that run are still short of."""
         promised = sum(
             self._num_missing(other, len(other.token_ids)) for other in self.running if not other.is_decoding
         )
@@ -212,18 +214,15 @@ class Scheduler:
         return self.allocator.num_blocks_for(num_tokens) - len(self.allocator.block_tables.get(seq.name, ()))
 
     def _admit(self, seq: Sequence) -> None:
+        """A hit is counted once per sequence: coming back after a preemption is no second one."""
         seq.num_computed_tokens = self.allocator.match_prefix(seq)
-        self._count_hit(seq)
-        self._run(seq)
-        self.events.emit("admitted", seq.request_id, seq.index)
-
-    def _count_hit(self, seq: Sequence) -> None:
-        """Once per sequence: coming back after a preemption is no second hit."""
         if seq.num_cached_tokens is None:
             seq.num_cached_tokens = seq.num_computed_tokens
             self.totals.num_prefix_queried_tokens += seq.num_prompt_tokens
             self.totals.num_prefix_hit_tokens += seq.num_cached_tokens
             self.events.emit("prefix_hit", seq.request_id, seq.index, num_tokens=seq.num_cached_tokens)
+        self._run(seq)
+        self.events.emit("admitted", seq.request_id, seq.index)
 
     def _run(self, seq: Sequence) -> None:
         seq.status = Status.RUNNING

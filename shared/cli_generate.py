@@ -77,21 +77,24 @@ def sampling_fields(args: argparse.Namespace) -> dict[str, Any]:
 def run(chapter: Phase, args: argparse.Namespace) -> int:
     from shared.cli import build_engine, engine_config
     from shared.model_loader import load_model
-    from shared.show_config import print_config
+    from shared.show_config import config_rows, print_config
+    from shared.trace.recording import recorded
 
     if not args.prompts and not args.prompts_file and not args.show_config:
         raise SetupError("nothing to do: give a PROMPT, or --prompts-file FILE")
     config = engine_config(args)
     loaded = load_model(args.model, dtype=args.dtype, device=args.device)
-    if args.show_config:
-        print_config(config, loaded, chapter)
+    rows = list(config_rows(config, loaded, has_pool=chapter.has_pool)) if args.show_config else []
     prompts = read_prompts(args, loaded.tokenizer)
-    if not prompts:
-        return 0
     engine = build_engine(chapter, config, loaded, args)
     try:
+        if rows:
+            print_config(rows, chapter, getattr(engine, "implementation", {}))
+        if not prompts:
+            return 0
         show = print_json_lines if args.json else print_text
-        show(engine, prompts)
+        with recorded(engine, args.record, phase=chapter.number, title=chapter.label, model=loaded.name):
+            show(engine, prompts)
         if args.stats:
             print_stats(engine.stats())
         return 0

@@ -53,6 +53,11 @@ def add_server_options(parser: argparse.ArgumentParser, port: int) -> None:
         help="a name it may be reached by, beside localhost and IP addresses; may be given several times",
     )
     group.add_argument("--served-model-name", metavar="NAME", help="the model's id for clients (default: its name)")
+    group.add_argument(
+        "--live-page",
+        action=argparse.BooleanOptionalAction,
+        help="the page that shows the engine at work, on / (default: only where --host is this machine alone)",
+    )
     group.add_argument("--max-body-bytes", type=int, metavar="N", help="largest request body (default: 1048576)")
     group.add_argument(
         "--grace-period",
@@ -68,36 +73,48 @@ def run(chapter: Phase, args: argparse.Namespace) -> int:
     from shared.model_loader import load_model
     from shared.server.app import create_app
     from shared.server.graceful_server import GracefulServer, bind
+    from shared.show_config import config_rows, print_config
+    from shared.trace.recording import recorded
 
     config, limits = engine_config(args), server_limits(args)
     listener = bind(args.host, args.port)
     warn_if_open(args.host, has_key="api_key" in limits)
     loaded = load_model(args.model, dtype=args.dtype, device=args.device)
-    if args.show_config:
-        from shared.show_config import print_config
-
-        print_config(config, loaded, chapter)
+    rows = list(config_rows(config, loaded, has_pool=chapter.has_pool)) if args.show_config else []
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     engine = build_engine(chapter, config, loaded, args)
+    if rows:
+        print_config(rows, chapter, getattr(engine, "implementation", {}))
     name = args.served_model_name or loaded.name
     try:
-        app = create_app(engine, loaded.tokenizer, name, **limits)
-        GracefulServer(app, listener, args.grace_period, on_ready=partial(announce, chapter, name)).run()
+        app = create_app(engine, loaded.tokenizer, name, title=chapter.label, **limits)
+        server = GracefulServer(app, listener, args.grace_period, partial(announce, chapter, name, limits))
+        with recorded(engine, args.record, phase=chapter.number, title=chapter.label, model=loaded.name):
+            server.run()
     finally:
         engine.close()
     return 0
 
 
-def announce(chapter: Phase, name: str, url: str) -> None:
-    print(f"{chapter.label}: {name} is served on {url} (docs: {url}/docs)", file=sys.stderr, flush=True)
+def announce(chapter: Phase, name: str, limits: dict[str, Any], url: str) -> None:
+    page = "" if limits.get("live_page") is False else f"live page: {url}/, "
+    print(f"{chapter.label}: {name} is served on {url} ({page}docs: {url}/docs)", file=sys.stderr, flush=True)
 
 
 def server_limits(args: argparse.Namespace) -> dict[str, Any]:
     """The fields of ServerSettings that the environment and the options set; options win."""
     from shared.server.factory import limits_from_env
 
-    given = {"api_key": args.api_key, "allowed_hosts": args.allowed_host, "max_body_bytes": args.max_body_bytes}
-    return limits_from_env() | {name: value for name, value in given.items() if value is not None}
+    given = {
+        "api_key": args.api_key,
+        "allowed_hosts": args.allowed_host,
+        "max_body_bytes": args.max_body_bytes,
+        "live_page": args.live_page,
+    }
+    limits = limits_from_env() | {name: value for name, value in given.items() if value is not None}
+    if not _is_loopback(args.host):
+        limits.setdefault("live_page", False)
+    return limits
 
 
 def warn_if_open(host: str, *, has_key: bool) -> None:

@@ -18,10 +18,9 @@ BATCH_SIZES = {"cuda": 64, "cpu": 32}
 CHOICES = {
     "preemption_mode": ("swap", "recompute"),
     "speculative_method": ("off", "ngram", "draft"),
-    "forward": ("auto", "hf"),
-    "attention_kernel": ("auto", "torch"),
+    "forward": ("auto", "native", "native-torch", "hf"),
+    "attention_kernel": ("auto", "cpp", "numba", "triton", "torch"),
 }
-ONLY_SO_FAR = {"forward": "hf", "attention_kernel": "torch"}  # what "auto" is where there is nothing to choose from
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +36,8 @@ class EngineConfig:
     enable_prefix_caching, preemption_mode, swap_num_blocks: phases 9 and 12.
     speculative_method, num_speculative_tokens (the cap), adaptive_speculation (False fixes k): phase 12.
     queue_capacity: requests that may wait. queue_timeout_s: seconds one may wait, None for ever. Phase 3 on.
-    forward: "hf" is Hugging Face's own. attention_kernel: "torch" is plain PyTorch over gathered pages. Phase 8 on.
+    forward: "hf" is Hugging Face's own, "native" the hand-written one ("native-torch" in plain PyTorch). Phase 8 on.
+    attention_kernel: "torch" is plain PyTorch over gathered pages, the others read them in place. Phase 8 on.
 
     Raises InvalidConfig, which names the setting.
     """
@@ -121,11 +121,12 @@ def resolve_config(config: EngineConfig, *, device: str, model_max_len: int) -> 
     """Fill in what is "auto" for a device type ("cpu", "cuda", "mps") and a model's longest sequence.
 
     Returns the settings and, setting -> reason, why they are so. What depends on free memory
-    (kv_num_blocks, swap_num_blocks) stays "auto" here: the phase that has blocks sizes them.
+    (kv_num_blocks, swap_num_blocks) stays "auto" here: the phase that has blocks sizes them. So does what depends on
+    the model and on compilers (forward, attention_kernel): phase 8 chooses.
     Raises InvalidConfig if max_model_len is over what the model was made for.
     """
     on_cuda = device == "cuda"
-    auto: dict[str, Any] = ONLY_SO_FAR | {
+    auto: dict[str, Any] = {
         "max_batch_size": BATCH_SIZES.get(device, 8),
         "prefill_budget_tokens": 2048 if on_cuda else 512,
         "prefill_chunk_size": 512 if on_cuda else 128,
@@ -134,7 +135,7 @@ def resolve_config(config: EngineConfig, *, device: str, model_max_len: int) -> 
     if config.max_model_len != "auto" and config.max_model_len > model_max_len:
         raise InvalidConfig(f"max_model_len: {config.max_model_len} is over the model's own limit, {model_max_len}")
     filled = {name: value for name, value in auto.items() if getattr(config, name) == "auto"}
-    why = {"max_model_len": "the model's own limit"} | dict.fromkeys(ONLY_SO_FAR, "the only one so far")
+    why = {"max_model_len": "the model's own limit"}
     reasons = {name: why.get(name, f"default on {device}") for name in filled}
     for f in fields(config):
         if f.name not in reasons:

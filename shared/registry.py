@@ -23,6 +23,11 @@ class Phase:
     def label(self) -> str:
         return f"phase {self.number}: {self.title}"
 
+    @property
+    def has_pool(self) -> bool:
+        """K/V is in blocks."""
+        return self.number >= 6
+
     def build_engine(self) -> Callable[..., Any]:
         """The phase's `build_engine(model, config, tokenizer=None, draft_model=None)`."""
         return importlib.import_module(f"{self.package}.engine").build_engine

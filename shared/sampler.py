@@ -28,7 +28,10 @@ class Sampler:
 
         logits: [B, V], any device and floating dtype, a row per sequence; left as they are.
         """
-        token_ids = _choose(process_logits(logits, seqs), seqs)
+        return self.report(logits, _choose(process_logits(logits, seqs), seqs), seqs)
+
+    def report(self, logits: torch.Tensor, token_ids: list[int], seqs: Seq[Sequence]) -> list[SampledToken]:
+        """Tokens that were chosen, each with the logprobs that its request wants. logits: [B, V], raw."""
         logprobs = _wanted_logprobs(logits, token_ids, seqs)
         return [SampledToken(token_id, logprobs.get(row)) for row, token_id in enumerate(token_ids)]
 

@@ -1,6 +1,6 @@
 """`--show-config`: every resolved setting, why it is what it is, and whether this model fits."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import psutil
@@ -14,15 +14,24 @@ from shared.kv_sizing import kv_bytes_per_token, kv_num_blocks
 from shared.model_loader import LoadedModel
 from shared.registry import Phase
 
-FIRST_WITH_POOL = 6
 Row = tuple[str, str, str]  # setting, value, reason
 
 
-def print_config(config: EngineConfig, loaded: LoadedModel, chapter: Phase) -> None:
-    """A table on stderr, so that what the command itself prints stays clean."""
+def print_config(rows: Iterable[Row], chapter: Phase, implementation: Mapping[str, str] | None = None) -> None:
+    """A table on stderr, so that what the command itself prints stays clean.
+
+    rows: `config_rows`, taken before the engine was built: it may repack the weights that they count.
+    implementation: the built engine's, which says what became of "auto".
+    """
     table = Table("setting", "value", "why", title=f"{chapter.label}, as configured", title_justify="left")
-    for row in config_rows(config, loaded, has_pool=chapter.number >= FIRST_WITH_POOL):
-        table.add_row(*row)
+    chosen = dict(implementation or {})
+    for name, value, why in rows:
+        if name in chosen and value != chosen[name]:
+            value, why = chosen[name], f"{value} is this, for this model and machine"
+        chosen.pop(name, None)
+        table.add_row(name, value, why)
+    for name, value in chosen.items():
+        table.add_row(name, value, "follows from the above")
     Console(stderr=True).print(table)
 
 

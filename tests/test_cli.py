@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from shared import cli, demo, show_config
-from shared.registry import PHASES, Phase, newest_phase
+from shared.registry import PHASES, Phase, newest_phase, phase_by_number
 from tests.helpers import PA, T0_OUTPUTS, cyclic_model, letter_tokenizer
 from tests.test_guards import ROOT
 
@@ -168,8 +168,16 @@ def test_show_config_explains_every_setting_and_whether_it_fits(letters_folder: 
     assert rows["fits"][0] == "yes"
     assert rows["kv_num_blocks"][0] == str(32 * 256 // 16)
     assert rows["swap_num_blocks"][0] == str(32 * 256 // 16 // 2)
-    assert rows["attention_kernel"][0] == "torch"
-    assert not [name for name, (value, _) in rows.items() if value == "auto"]
+    open_still = {name for name, (value, _) in rows.items() if value == "auto"}
+    assert open_still == {"forward", "attention_kernel"}, "these two are chosen when the engine is built"
+
+
+def test_show_config_says_what_the_engine_made_of_auto(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [("forward", "auto", "default"), ("dtype", "float32", "as given")]
+    show_config.print_config(rows, phase_by_number(8), {"forward": "native", "operations": "cpp"})
+    shown = " ".join(capsys.readouterr().err.split())
+    assert "native │ auto is this, for this model and machine" in shown
+    assert "operations │ cpp" in shown
 
 
 def test_help_of_every_phase_teaches_in_under_two_seconds(phase: Phase) -> None:

@@ -202,9 +202,8 @@ def test_prompts_and_outputs_around_block_edges(phase: Phase) -> None:
 def test_every_step_is_one_forward_pass_with_prefills_and_decodes_in_it(phase: Phase) -> None:
     with open_engine(phase, prefill_chunk_size=8, prefill_budget_tokens=12, max_batch_size=4) as engine:
         forwards: list[int] = []
-        engine.runner.model.register_forward_pre_hook(
-            lambda _, __, inputs: forwards.append(inputs["input_ids"].shape[1]), with_kwargs=True
-        )
+        forward = engine.runner.forward
+        engine.runner.forward = lambda batch, cache: forwards.append(len(batch.token_ids)) or forward(batch, cache)
         for prompt in (PA, Q[:40], PB):
             engine.add_request(greedy(prompt, 12))
         steps = mixed = 0

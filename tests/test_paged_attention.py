@@ -7,7 +7,9 @@ import torch
 from transformers import GptOssConfig, GptOssForCausalLM
 
 from phase08_paged_attention.engine import build_engine
-from phase08_paged_attention.paged_attention import attend, install, paged_attention
+from phase08_paged_attention.attention_kernel import AttentionOptions
+from phase08_paged_attention.gather_attention import attend
+from phase08_paged_attention.paged_attention import install, paged_attention
 from phase08_paged_attention.paged_kv_cache import PagedKVCache, zeros
 from shared.config import EngineConfig
 from shared.errors import SetupError
@@ -25,18 +27,18 @@ def slow_attend(
     """The definition, one query and head at a time. Shapes as for `attend`."""
     output = torch.zeros_like(query)
     num_batch, num_queries, num_heads, _ = query.shape
-    per_group = num_heads // key.shape[2]
+    per_group = num_heads // key.shape[1]
     for b in range(num_batch):
         for q in range(num_queries):
             for h in range(num_heads):
                 places = seen[b, q].nonzero().flatten().tolist()
-                scores = [float(query[b, q, h] @ key[b, s, h // per_group]) * scale for s in places]
+                scores = [float(query[b, q, h] @ key[b, h // per_group, s]) * scale for s in places]
                 if softcap is not None:
                     scores = [softcap * math.tanh(score / softcap) for score in scores]
                 highest = max(scores)
                 weights = [math.exp(score - highest) for score in scores]
                 for place, weight in zip(places, weights):
-                    output[b, q, h] += weight / sum(weights) * value[b, place, h // per_group]
+                    output[b, q, h] += weight / sum(weights) * value[b, h // per_group, place]
     return output
 
 
@@ -47,10 +49,10 @@ def test_attention_is_what_its_definition_says(
 ) -> None:
     torch.manual_seed(0)
     query = torch.randn(2, 3, num_heads, head_dim, dtype=torch.float64)
-    key, value = (torch.randn(2, 7, num_kv_heads, head_dim, dtype=torch.float64) for _ in range(2))
+    key, value = (torch.randn(2, num_kv_heads, 7, head_dim, dtype=torch.float64) for _ in range(2))
     seen = torch.rand(2, 3, 7) < 0.5
     seen[..., 0] = True
-    actual = attend(query, key, value, seen, 0.3, softcap)
+    actual = attend(query, key, value, seen, AttentionOptions(0.3, softcap=softcap))
     expected = slow_attend(query, key, value, seen, 0.3, softcap)
     torch.testing.assert_close(actual, expected, atol=1e-12, rtol=0)
 
@@ -65,13 +67,16 @@ def test_the_pool_is_addressed_by_slot_and_begins_as_zeros() -> None:
         dtype=torch.float32,
         device=torch.device("cpu"),
     )
-    assert cache.key.shape == cache.value.shape == (2, 5, 4, 3, 2)
+    assert cache.key.shape == cache.value.shape == (2, 5, 3, 4, 2)
     assert not cache.key.any()
     key, value = torch.randn(2, 3, 2), torch.randn(2, 3, 2)
     cache.write(1, torch.tensor([6, 19]), key, value)
-    assert torch.equal(cache.key[1, 6 // 4, 6 % 4], key[0])
-    assert torch.equal(cache.value[1, 19 // 4, 19 % 4], value[1])
+    assert torch.equal(cache.key[1, 6 // 4, :, 6 % 4], key[0])
+    assert torch.equal(cache.value[1, 19 // 4, :, 19 % 4], value[1])
     assert not cache.key[0].any(), "the other layer is untouched"
+    read_key, read_value = cache.read(1, torch.tensor([[19, 6]]))  # [1, 3, 2, 2]
+    assert torch.equal(read_key[0].transpose(0, 1), key.flip(0))
+    assert torch.equal(read_value[0].transpose(0, 1), value.flip(0))
     assert cache.num_bytes == 2 * 2 * 5 * 4 * 3 * 2 * 4
 
 

@@ -66,6 +66,7 @@ def test_the_key_of_a_block_includes_everything_before_it() -> None:
     hit = compute(pool, sequence_of(same + other + tail + [5], "b"))
     assert hit == 4
     assert pool.block_tables["a"][2] != pool.block_tables["b"][2], "same tokens, another past"
+    assert compute(pool, sequence_of([*same, *tail, 5], "c")) == 4, "known, but after another block than here"
 
 
 def test_pfx_02_keys_are_digests_that_depend_on_parent_and_not_on_the_process() -> None:

@@ -1,0 +1,178 @@
+// Attention over pages, read where they are.
+//
+// A task is one KV head of a tile: a few successive tokens of one sequence. It walks the context in spans of SPAN
+// positions, counted from position 0, so that where a chunk or a block ends changes no sum; a span's K and V stay in
+// the L1 cache while all queries of the tile use them. Softmax is online: a running maximum, sum and weighted values.
+
+// Letters: T tokens, H KV heads, G query heads per KV head, D head_dim, P tokens per block.
+#pragma once
+
+#include <limits>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "numbers.h"
+
+constexpr int SPAN = 64, MAX_TILE = 16;
+
+struct Options {
+  double scale, softcap;  // softcap 0: none
+  i64 window;             // positions a query sees, itself included; 0: all
+};
+
+struct Shape {
+  i64 row_stride, H, G, D, P, max_blocks;
+};
+
+template <class C, int BYTES>
+struct Vector {
+  typedef C type __attribute__((vector_size(BYTES), aligned(alignof(C)), may_alias));
+};
+template <class C>
+using Lanes = typename Vector<C, 64>::type;
+template <class C>
+constexpr int lanes = 64 / sizeof(C);
+
+template <class C>
+static inline Lanes<C> load_lanes(const C* p) {
+  return *(const Lanes<C>*)p;
+}
+template <int DISTANCE, class V, size_t... I>
+static inline V swapped(V x, std::index_sequence<I...>) {
+  return __builtin_shufflevector(x, x, int(I ^ DISTANCE)...);
+}
+template <class C, int DISTANCE = lanes<C> / 2>
+static inline C total(Lanes<C> x) {  // log2(lanes) additions
+  if constexpr (DISTANCE == 0)
+    return x[0];
+  else
+    return total<C, DISTANCE / 2>(x + swapped<DISTANCE>(x, std::make_index_sequence<lanes<C>>()));
+}
+
+// VECS x lanes numbers per head; 0: any number, slowly.
+template <class C, int VECS>
+static inline C dot(const C* query, const C* key, i64 D) {
+  if constexpr (VECS == 0) {
+    C sum = 0;
+    for (i64 d = 0; d < D; d++) sum += query[d] * key[d];
+    return sum;
+  } else {
+    Lanes<C> sum = {};
+#pragma GCC unroll 16
+    for (int v = 0; v < VECS; v++) sum += load_lanes<C>(query + v * lanes<C>) * load_lanes<C>(key + v * lanes<C>);
+    return total<C>(sum);
+  }
+}
+
+template <class C, int VECS>
+static inline void add_weighted(C* out, C shrink, const C* weights, const C* const* values, i64 num, i64 D) {
+  if constexpr (VECS == 0) {
+    for (i64 d = 0; d < D; d++) {
+      C sum = out[d] * shrink;
+      for (i64 j = 0; j < num; j++) sum += weights[j] * values[j][d];
+      out[d] = sum;
+    }
+  } else {
+    Lanes<C> sum[VECS];
+#pragma GCC unroll 16
+    for (int v = 0; v < VECS; v++) sum[v] = load_lanes<C>(out + v * lanes<C>) * shrink;
+    for (i64 j = 0; j < num; j++)
+#pragma GCC unroll 16
+      for (int v = 0; v < VECS; v++) sum[v] += weights[j] * load_lanes<C>(values[j] + v * lanes<C>);
+#pragma GCC unroll 16
+    for (int v = 0; v < VECS; v++) *(Lanes<C>*)(out + v * lanes<C>) = sum[v];
+  }
+}
+
+template <class C>
+static inline const C* as_computed(const C* numbers, C*, i64) {
+  return numbers;
+}
+static inline const float* as_computed(const bf16* numbers, float* buffer, i64 num) {
+  for (i64 i = 0; i < num; i++) buffer[i] = load(numbers[i]);
+  return buffer;
+}
+
+template <class C, int VECS>
+struct Online {  // softmax over what came so far, of one query
+  C max = -std::numeric_limits<C>::infinity(), sum = 0;
+
+  void add(C* out, C* scores, const C* const* values, i64 num, i64 D) {
+    C highest = max, all = 0;
+#pragma omp simd reduction(max : highest)
+    for (i64 j = 0; j < num; j++) highest = std::max(highest, scores[j]);
+#pragma omp simd reduction(+ : all)
+    for (i64 j = 0; j < num; j++) all += scores[j] = exponential(scores[j] - highest);
+    const C shrink = exponential(max - highest);
+    sum = sum * shrink + all;
+    max = highest;
+    add_weighted<C, VECS>(out, shrink, scores, values, num, D);
+  }
+};
+
+template <class S, class C, int VECS>
+static void attend_tile(const C* query, const S* key, const S* value, C* out, const i64* table, i64 position,
+                        i64 num_queries, i64 head, const Shape& shape, const Options& options) {
+  const i64 D = VECS ? VECS * lanes<C> : shape.D, G = shape.G, P = shape.P;
+  const i64 in_stride = shape.row_stride, out_stride = shape.H * G * D, last = position + num_queries - 1;
+  const i64 first = options.window ? std::max<i64>(0, position - options.window + 1) : 0;
+  std::vector<Online<C, VECS>> online(num_queries * G);
+  std::vector<C> expanded(std::is_same_v<S, C> ? 0 : 2 * SPAN * D);
+  const C *keys[SPAN], *values[SPAN];
+  C scores[SPAN];
+  for (i64 i = 0; i < num_queries; i++) std::fill_n(out + i * out_stride, G * D, C(0));
+  for (i64 start = first / SPAN * SPAN; start <= last; start += SPAN) {
+    const i64 from = std::max(first, start), end = std::min(start + SPAN, last + 1);
+    for (i64 p = from; p < end; p++) {
+      const i64 place = ((table[p / P] * shape.H + head) * P + p % P) * D;
+      keys[p - start] = as_computed(key + place, expanded.data() + (p - start) * D, D);
+      values[p - start] = as_computed(value + place, expanded.data() + (SPAN + p - start) * D, D);
+    }
+    for (i64 i = 0; i < num_queries; i++) {
+      const i64 low = options.window ? std::max(from, position + i - options.window + 1) : from;
+      const i64 num = std::min(end, position + i + 1) - low, skip = low - start;
+      for (i64 g = 0; g < G && num > 0; g++) {
+        const C* q = query + i * in_stride + g * D;
+        for (i64 j = 0; j < num; j++) scores[j] = dot<C, VECS>(q, keys[skip + j], D) * C(options.scale);
+        if (options.softcap > 0)
+          for (i64 j = 0; j < num; j++) scores[j] = C(options.softcap) * std::tanh(scores[j] / C(options.softcap));
+        online[i * G + g].add(out + i * out_stride + g * D, scores, values + skip, num, D);
+      }
+    }
+  }
+  for (i64 i = 0; i < num_queries; i++)
+    for (i64 g = 0; g < G; g++)
+      for (i64 d = 0; d < D; d++) out[i * out_stride + g * D + d] /= online[i * G + g].sum;
+}
+
+template <class S, class C>
+static auto choose(i64 D) {
+  if (D % lanes<C>) return attend_tile<S, C, 0>;
+  switch (D / lanes<C>) {
+    case 1: return attend_tile<S, C, 1>;
+    case 2: return attend_tile<S, C, 2>;
+    case 4: return attend_tile<S, C, 4>;
+    case 5: return attend_tile<S, C, 5>;
+    case 6: return attend_tile<S, C, 6>;
+    case 8: return attend_tile<S, C, 8>;
+    case 16: return attend_tile<S, C, 16>;
+    default: return attend_tile<S, C, 0>;
+  }
+}
+
+// query: T rows of row_stride numbers, the first H * G * D of them the query. out: [T, H * G, D].
+// key, value: [blocks, H, P, D]. block_tables: [rows, max_blocks].
+// tiles: [num_tiles, 4], each a row, its first token in the packed row, that token's position, and how many tokens.
+template <class S, class C>
+static void attend(const C* query, const S* key, const S* value, C* out, const i64* block_tables, const i64* tiles,
+                   i64 num_tiles, const Shape shape, const Options options, int num_threads) {
+  const auto run = choose<S, C>(shape.D);
+#pragma omp parallel for num_threads(num_threads) schedule(dynamic) collapse(2)
+  for (i64 tile = 0; tile < num_tiles; tile++)
+    for (i64 head = 0; head < shape.H; head++) {
+      const i64 *t = tiles + 4 * tile, in_row = head * shape.G * shape.D;
+      run(query + t[1] * shape.row_stride + in_row, key, value, out + t[1] * shape.H * shape.G * shape.D + in_row,
+          block_tables + t[0] * shape.max_blocks, t[2], t[3], head, shape, options);
+    }
+}
