@@ -64,6 +64,10 @@ class PrefixCachingAllocator(BlockAllocator):
             blocks.append(self.block_of[key])
         return blocks
 
+    def num_known_tokens(self, seq: Sequence) -> int:
+        """How many tokens the longest known prefix has."""
+        return len(self.find_prefix(seq)) * self.block_size
+
     def is_prefix_coming(self, seq: Sequence) -> bool:
         """Whether somebody is just computing the first block of its prefix that is not known yet."""
         if not self.coming:
@@ -169,6 +173,9 @@ class PrefixCachingAllocator(BlockAllocator):
 
 class NoPrefixCache(BlockAllocator):
     """The same without a memory: prefix caching switched off, by construction."""
+
+    def num_known_tokens(self, seq: Sequence) -> int:  # noqa: ARG002
+        return 0
 
     def is_prefix_coming(self, seq: Sequence) -> bool:  # noqa: ARG002
         return False

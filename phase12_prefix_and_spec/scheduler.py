@@ -46,6 +46,7 @@ class Scheduler:
     def add(self, seq: Sequence) -> None:
         self.num_arrivals += 1
         seq.arrival = self.num_arrivals
+        seq.num_known_tokens = self.allocator.num_known_tokens(seq)
         self.waiting.append(seq)
 
     def num_free_slots(self) -> int:
@@ -214,13 +215,13 @@ class Scheduler:
         return self.allocator.num_blocks_for(num_tokens) - len(self.allocator.block_tables.get(seq.name, ()))
 
     def _admit(self, seq: Sequence) -> None:
-        """A hit is counted once per sequence: coming back after a preemption is no second one."""
+        """A hit is counted once per sequence, and what came while it waited is one; its own figure leaves that out."""
         seq.num_computed_tokens = self.allocator.match_prefix(seq)
         if seq.num_cached_tokens is None:
-            seq.num_cached_tokens = seq.num_computed_tokens
+            seq.num_cached_tokens = min(seq.num_known_tokens, seq.num_computed_tokens)
             self.totals.num_prefix_queried_tokens += seq.num_prompt_tokens
-            self.totals.num_prefix_hit_tokens += seq.num_cached_tokens
-            self.events.emit("prefix_hit", seq.request_id, seq.index, num_tokens=seq.num_cached_tokens)
+            self.totals.num_prefix_hit_tokens += seq.num_computed_tokens
+            self.events.emit("prefix_hit", seq.request_id, seq.index, num_tokens=seq.num_computed_tokens)
         self._run(seq)
         self.events.emit("admitted", seq.request_id, seq.index)
 

@@ -43,7 +43,8 @@ class Sequence:
     text_stream: TextStream | NullTextStream = field(default_factory=NullTextStream)
     arrival: int = 0  # its number in the scheduler's line (phase 9)
     num_computed_tokens: int = 0  # tokens that have K/V
-    num_cached_tokens: int | None = None  # found in the prefix cache when it was first admitted (phase 12)
+    num_known_tokens: int = 0  # found in the prefix cache when it arrived (phase 12)
+    num_cached_tokens: int | None = None  # of these, still there when it was first admitted
     status: Status = Status.WAITING
     finish_reason: str | None = None
     logprobs: list[TokenLogprobs] = field(default_factory=list)

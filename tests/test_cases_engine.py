@@ -592,9 +592,9 @@ def test_pfx_04_a_block_is_shared_only_once_it_is_computed(phase: Phase, first_i
         engine.add_request(Request(Q, SamplingParams(max_tokens=4, ignore_eos=True), request_id="a"))
         for _ in range(3):
             engine.step()
+        num_computed = engine.scheduler.running[0].num_computed_tokens
         engine.add_request(Request([*Q, 1], SamplingParams(max_tokens=4, ignore_eos=True), request_id="b"))
         while len(engine.scheduler.running) < 2:  # until nothing that it shares is coming
-            num_computed = engine.scheduler.running[0].num_computed_tokens
             step_until(engine, tokens, lambda: True)
         assert engine.scheduler.running[1].num_cached_tokens <= num_computed
         assert engine.scheduler.running[1].num_cached_tokens > 0

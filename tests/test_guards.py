@@ -21,6 +21,7 @@ LESSONS = {
     "phase04_chunked_prefill/scheduler.py": {"Scheduler.__init__", "Scheduler.plan", "Scheduler._next_to_prefill"},
     "phase12_prefix_and_spec/scheduler.py": {
         "Scheduler.__init__",
+        "Scheduler.add",
         "Scheduler.plan",
         "Scheduler.apply",
         "Scheduler._with_draft",

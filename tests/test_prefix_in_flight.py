@@ -89,7 +89,8 @@ def test_a_longer_prompt_waits_for_what_it_shares_and_then_goes_on_alone() -> No
     assert step(scheduler) == [("short", 16)]
     assert step(scheduler) == [("short", 14)]
     assert step(scheduler) == [("short", 1), ("long", 16)]
-    assert longer.num_cached_tokens == 28, "30, rounded down to blocks"
+    assert scheduler.totals.num_prefix_hit_tokens == 28, "30, rounded down to blocks"
+    assert longer.num_cached_tokens == 0, "when it arrived nothing was there"
 
 
 def test_who_shares_nothing_passes_and_the_order_among_those_who_share_is_kept() -> None:
@@ -122,7 +123,7 @@ def test_if_the_first_is_aborted_the_next_goes_on_from_where_it_was(num_steps: i
     assert not scheduler.allocator.coming
     num_there = 10 * num_steps // 4 * 4
     assert step(scheduler) == [("b", 10)]
-    assert scheduler.running[0].num_cached_tokens == num_there
+    assert scheduler.totals.num_prefix_hit_tokens == num_there
     history = run_to_end(scheduler)
     assert sum(n for plan in history for name, n in plan if name == "c") == 1 + 1, "all but its own, and a decode"
 
