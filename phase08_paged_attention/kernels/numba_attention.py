@@ -55,17 +55,17 @@ class NumbaAttention:
         """Leaves what is in no tile as it comes."""
         computed = torch.float64 if cache.key.dtype == torch.float64 else torch.float32
         key, value = (as_numpy(pool) for pool in (cache.key, cache.value))  # [L, N, H, P, D]
-        tables, tiles = batch.block_tables.numpy(), tiles.numpy()
+        tables, tasks = batch.block_tables.numpy(), tiles.numpy()
         num_workers = min(torch.get_num_threads(), self.numba.config.NUMBA_NUM_THREADS)
 
         def attend_layer(layer: int, query: torch.Tensor, options: AttentionOptions) -> torch.Tensor:
             q = query.detach().to(computed).contiguous()  # [T, Hq, D]
             out = torch.empty_like(q)
-            if len(tiles):
+            if len(tasks):
                 bounds = (options.scale, options.window or NO_WINDOW, options.softcap or 0.0)
                 before = self.numba.get_num_threads()
                 self.numba.set_num_threads(num_workers)
-                self.attend(q.numpy(), key[layer], value[layer], out.numpy(), tables, tiles, bounds, num_workers)
+                self.attend(q.numpy(), key[layer], value[layer], out.numpy(), tables, tasks, bounds, num_workers)
                 self.numba.set_num_threads(before)
             return out.to(query.dtype)
 
@@ -105,16 +105,17 @@ def start_threads() -> Any:
         import numba
     except ImportError as error:
         raise KernelUnavailable(f"Numba cannot be loaded ({error})") from None
-    chosen, num_threads = numba.config.THREADING_LAYER, torch.get_num_threads()
+    settings: Any = numba.config
+    chosen, num_threads = settings.THREADING_LAYER, torch.get_num_threads()
     for layer in SAFE_LAYERS:
-        numba.config.THREADING_LAYER = layer
+        settings.THREADING_LAYER = layer
         try:
             numba.set_num_threads(numba.get_num_threads())  # starts them
             break
         except ValueError:
             continue
         finally:
-            numba.config.THREADING_LAYER = chosen
+            settings.THREADING_LAYER = chosen
             torch.set_num_threads(num_threads)  # Numba's OpenMP layer sets it to all cores
     else:
         raise KernelUnavailable(f"Numba has none of its thread-safe layers here ({', '.join(SAFE_LAYERS)})")

@@ -21,7 +21,7 @@ f32, u32, i32 = np.float32, np.uint32, np.int32
 
 
 def compiled(**options: Any) -> Callable[[Any], Any]:
-    """numba.njit, whose result is kept on disk (3 s the first time) where there is a folder to write to."""
+    """numba.njit, whose result is kept on disk (8 s the first time) where there is a folder to write to."""
 
     def decorate(function: Any) -> Any:
         try:
@@ -32,12 +32,14 @@ def compiled(**options: Any) -> Callable[[Any], Any]:
     return decorate
 
 
-@intrinsic
-def float_of_bits(_context: Any, _bits: Any) -> Any:
+def _float_of_bits(_context: Any, _bits: Any) -> Any:
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.bitcast(arguments[0], ir.FloatType())
 
     return numba.float32(numba.uint32), generate
+
+
+float_of_bits: Any = intrinsic(_float_of_bits)
 
 
 def number(stored: Any) -> Any:

@@ -3,7 +3,8 @@
 A program is one KV head of a tile: a few successive tokens of one sequence, all query heads of the group as rows of
 one matrix. It walks the context in spans, each position looked up in the block table. Softmax is online.
 
-Letters: T tokens, H KV heads, G query heads per KV head, D head_dim, N blocks, P tokens per block.
+Letters: T tokens, H KV heads, G query heads per KV head, Q tokens of a tile, D head_dim, N blocks, P tokens
+per block.
 """
 
 from typing import Any
@@ -32,8 +33,7 @@ def attend_tile(
     WIDTH: tl.constexpr,
     SPAN: tl.constexpr,
 ) -> None:
-    """query, out: `[T, H * G, D]`. key, value: `[N, H, P, D]`. ROWS, WIDTH: powers of 2 with room for a tile's queries
-    and for D."""
+    """query, out: `[T, H * G, D]`. key, value: `[N, H, P, D]`. ROWS, WIDTH: powers of 2, at least Q * G and D."""
     tile, head = tiles + 4 * tl.program_id(0), tl.program_id(1)
     row, first, position, num = tl.load(tile), tl.load(tile + 1), tl.load(tile + 2), tl.load(tile + 3)
     r, d = tl.arange(0, ROWS), tl.arange(0, WIDTH)
