@@ -49,7 +49,15 @@ def workload(key: str, **options: Any) -> Workload:
 # -- workloads --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("key", SHAPES)
+FORCED = [key for key, shape in SHAPES.items() if shape.texts is None]
+TEXTS = [key for key, shape in SHAPES.items() if shape.texts is not None]
+
+
+def letters(texts: list[str]) -> list[list[int]]:
+    return [[3 + ord(letter) % 90 for letter in text] for text in texts]
+
+
+@pytest.mark.parametrize("key", FORCED)
 def test_a_workload_is_the_same_for_the_same_seed_and_another_for_another(key: str) -> None:
     assert workload(key) == workload(key)
     assert workload(key).sha256 == workload(key).sha256
@@ -83,7 +91,31 @@ def test_shared_prompts_share_512_tokens_and_go_on_apart() -> None:
     assert len({prompt[512:] for prompt in prompts}) == 32
 
 
-@pytest.mark.parametrize("key", SHAPES)
+@pytest.mark.parametrize("key", TEXTS)
+def test_texts_end_at_eos_and_differ_from_each_other(key: str) -> None:
+    whole = workload(key, encode=letters)
+    assert whole == workload(key, encode=letters) != workload(key, encode=letters, seed=1)
+    assert not any(request.params.ignore_eos for request in whole.requests)
+    assert len({request.prompt_token_ids for request in whole.requests}) == len(whole.requests)
+    assert workload(key, encode=letters, scale=0.25).requests == whole.requests[: len(whole.requests) // 4]
+    with pytest.raises(SetupError, match="tokenizer"):
+        workload(key)
+
+
+def test_one_prompt_in_eight_is_long() -> None:
+    lengths = [len(request.prompt_token_ids) for request in workload("long_prompt_interference").requests]
+    assert [length > 800 for length in lengths] == [False] * 7 + [True] + [False] * 7 + [True]
+
+
+def test_the_published_workloads_are_what_they_were() -> None:
+    """A change in how they are drawn would make the published figures those of something else."""
+    for path in (REPOSITORY / PUBLISHED).glob("offline-*.json"):
+        record = json.loads(path.read_text())["workload"]
+        assert len(workload(record["key"], scale=record["scale"]).requests) == record["num_requests"]
+    assert workload("D").sha256.startswith("d3602e5a203798d2")
+
+
+@pytest.mark.parametrize("key", FORCED)
 def test_outputs_are_forced_and_greedy_and_prompts_hold_no_special_token(key: str) -> None:
     for request in workload(key).requests:
         assert request.params.ignore_eos
@@ -260,7 +292,7 @@ def test_help_explains(command: list[str], capsys: pytest.CaptureFixture[str]) -
         (["interference", "--prompt-tokens", "many"], "--prompt-tokens"),
         (["interference", "--tiny", "--publish"], "publish"),
         (["interference", "--tiny", "--prefill-budget-tokens", "7"], "give 8 or more"),
-        (["interference", "--tiny", "--prefill-chunk-size", "1"], "the model takes 1024"),
+        (["interference", "--tiny", "--prompt-tokens", "2030", "--prefill-chunk-size", "1"], "the model takes 2048"),
         (["step-cost", "--phases", "1"], "no step loop"),
         (["tables", "--root", "./no/such/folder"], "no such folder"),
     ],
@@ -540,15 +572,3 @@ def test_a_file_that_is_no_result_is_named(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(SetupError, match=r"broken\.json"):
             read_result(path)
-
-
-def test_step_parts_add_up_to_the_step() -> None:
-    from shared.bench.step_parts import StepPartsCase, measure
-    from shared.registry import phase_by_number
-    from shared.tiny_models import tiny_llama
-
-    figures = measure(StepPartsCase(phase_by_number(8), num_sequences=3, context=20), tiny_llama(), num_steps=4)
-    parts = [value for name, value in figures.items() if name != "whole_step_s"]
-    assert len(parts) == 6
-    assert all(value is not None and value > 0 for value in parts)
-    assert sum(value or 0 for value in parts) == pytest.approx(figures["whole_step_s"], rel=0.3)

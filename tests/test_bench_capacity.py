@@ -1,20 +1,16 @@
 """The capacity study: real bookkeeping without a model, and figures, tables and a chart that are what was counted."""
 
 import json
-import os
 import re
 import statistics
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shared.bench.__main__ import CHART, main
+from shared.bench.__main__ import main
 from shared.bench.capacity import CapacityPlan, run_capacity
-from shared.bench.capacity_chart import bar_text, draw_capacity
 from shared.bench.capacity_load import LOADS, OVERLOAD, Job
 from shared.bench.capacity_run import add_all, measure, saturated, steps
 from shared.bench.capacity_systems import (
@@ -28,10 +24,9 @@ from shared.bench.capacity_systems import (
 )
 from shared.bench.code_files import REPOSITORY
 from shared.bench.columns import ON_SCREEN, as_markdown, make_table
-from shared.bench.results import Result, read_result, read_results, write_result
+from shared.bench.results import Result, read_result
 from shared.bench.slabs import Slab, SlabAllocator
 from shared.bench.tables import PUBLISHED, update
-from shared.errors import SetupError
 from tests.test_bench import fake_provenance, table_cells
 
 SMALL = 1024  # slots: three slabs of the heavy tail
@@ -292,28 +287,6 @@ def test_larger_blocks_waste_more_and_serve_fewer(results: list[Result]) -> None
         assert large.repeats[0]["running_mean"] < small.repeats[0]["running_mean"]
 
 
-def test_the_chart_is_the_same_bytes_in_every_process_and_shows_every_figure(
-    tmp_path: Path, results: list[Result]
-) -> None:
-    draw_capacity(results[0], tmp_path / "one.svg")
-    text = (tmp_path / "one.svg").read_text()
-    assert "How many sequences run at once in 320 slots?" in text
-    for system in results[0].systems:
-        assert f">{bar_text(results[0], system)}<" in text
-        assert f">{system.label}<" in text
-    assert "dc:date" not in text
-    assert "Matplotlib" not in text
-    stored = write_result(results[0], tmp_path)
-    program = (
-        "import sys; from pathlib import Path; from shared.bench.results import read_result; "
-        "from shared.bench.capacity_chart import draw_capacity; "
-        "draw_capacity(read_result(Path(sys.argv[1])), Path(sys.argv[2]))"
-    )
-    command = [sys.executable, "-c", program, str(stored), str(tmp_path / "two.svg")]
-    subprocess.run(command, cwd=REPOSITORY, env=os.environ | {"PYTHONHASHSEED": "7"}, check=True)
-    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
-
-
 published = sorted((REPOSITORY / PUBLISHED).glob("capacity-*.json"))
 
 
@@ -323,13 +296,6 @@ def test_published_capacities_are_recomputed_from_their_repeats(path: Path) -> N
     table, _ = shown_and_stored(result)
     assert_capacity_is_recomputed(table, json.loads(path.read_text()))
     assert all(len(system.repeats) == result.planned_repeats for system in result.systems)
-
-
-@pytest.mark.skipif(not published, reason="nothing is published yet")
-def test_the_published_chart_shows_the_newest_published_figures() -> None:
-    newest = [result for result in read_results(REPOSITORY / PUBLISHED).values() if result.kind == "capacity"][-1]
-    text = (REPOSITORY / PUBLISHED / CHART).read_text(encoding="utf-8")
-    assert re.findall(r">([\d.]+ \([\d.]+×\)|\d+\.\d)</text>", text) == [bar_text(newest, s) for s in newest.systems]
 
 
 # -- the command ------------------------------------------------------------------------------------------
@@ -344,9 +310,7 @@ def test_the_command_keeps_two_results_and_the_tables_are_made_from_them(
     readme.write_text("<!-- bench:capacity -->\n<!-- /bench -->\n<!-- bench:capacity-sweep -->\n<!-- /bench -->\n")
     assert update(tmp_path, check=False)[0]
     assert readme.read_text().count("Not measured yet: `python -m shared.bench capacity --publish`") == 2
-    chart = tmp_path / "chart.svg"
-    assert main(["capacity", *TINY, "--out", str(tmp_path / PUBLISHED), "--chart", str(chart)]) == 0
-    assert "304 slots" in chart.read_text()
+    assert main(["capacity", *TINY, "--out", str(tmp_path / PUBLISHED)]) == 0
     assert "heavy tail" in capsys.readouterr().out
     assert update(tmp_path, check=False)[0]
     assert update(tmp_path, check=True)[0] == []
@@ -364,7 +328,6 @@ def test_the_command_keeps_two_results_and_the_tables_are_made_from_them(
         (["--pool-slots", "256"], "the longest sequence, 296 tokens, does not fit"),
         (["--block-sizes", "0"], "a whole number from 1"),
         (["--repeats", "none"], "a whole number from 1"),
-        (["--chart", "capacity.png"], "ends in .svg"),
     ],
 )
 def test_what_cannot_be_run_is_refused_in_one_line(
@@ -383,12 +346,6 @@ def exit_code(argv: list[str]) -> int:
         return main(argv)
     except SystemExit as exit:
         return int(exit.code or 0)
-
-
-def test_a_chart_that_cannot_be_written_is_an_error_in_one_line(tmp_path: Path, results: list[Result]) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(SetupError, match="give another --chart"):
-        draw_capacity(results[0], tmp_path / "file" / "chart.svg")
 
 
 def test_the_help_says_what_is_compared_and_how_to_read_it(capsys: pytest.CaptureFixture[str]) -> None:

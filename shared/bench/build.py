@@ -1,5 +1,6 @@
 """From a system's spec to the system, in the process that will run it."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
@@ -7,6 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from shared.bench.hf_baselines import HFBatches, HFReference
+from shared.bench.hf_continuous import HFContinuous
 from shared.bench.late_arrival import serve_with_late_arrival
 from shared.bench.latency import Served
 from shared.bench.phase_system import PhaseSystem, Serve, serve_at_once
@@ -16,13 +18,22 @@ from shared.input_processor import eos_token_ids, model_max_len
 from shared.registry import Phase
 from shared.request import Request
 
-TINY_MAX_LEN = 1024  # workload B needs 608
+TINY_MAX_LEN = 2048  # gpu_shared_prefix needs 1,328
 SETTINGS = {"max_batch_size": 2, "prefill_chunk_size": 4, "prefill_budget_tokens": 4}  # setting -> first phase it is of
 
 
 class System(Protocol):
     def serve(self, requests: tuple[Request, ...]) -> Served:
         """What comes of all of the requests."""
+
+
+def with_device_peak(serve: Callable[[tuple[Request, ...]], Served], requests: tuple[Request, ...]) -> Served:
+    """Serve them; on a GPU, also what its memory held at most meanwhile."""
+    if not torch.cuda.is_available():
+        return serve(requests)
+    torch.cuda.reset_peak_memory_stats()
+    served = serve(requests)
+    return replace(served, counters=served.counters | {"peak_device_bytes": torch.cuda.max_memory_allocated()})
 
 
 def build_system(spec: SystemSpec) -> tuple[System, SystemInfo]:
@@ -34,8 +45,9 @@ def build_system(spec: SystemSpec) -> tuple[System, SystemInfo]:
     if spec.phase is not None:
         return _build_phase(spec, spec.phase, model, info)
     if spec.hf_batch_size is not None:
-        return HFBatches(model, spec.hf_batch_size), replace(info, settings={"max_batch_size": spec.hf_batch_size})
-    return HFReference(model), info
+        kind = HFContinuous if spec.is_hf_continuous else HFBatches
+        return kind(model, spec.hf_batch_size), replace(info, settings={"max_batch_size": spec.hf_batch_size})
+    return HFReference(model, tokenizer), info
 
 
 def load(choice: ModelChoice, load_tokenizer: bool = False) -> tuple[Any, Any, str]:

@@ -1,13 +1,16 @@
-"""Alternating rounds: system 1, 2, 3, 1, 2, 3, ..., so that figures to be compared lie close together in time."""
+"""Alternating rounds: system 1, 2, 3, 3, 2, 1, 1, ..., so that figures to be compared lie close together in time.
+
+Every other round goes backwards: no system always has the same one before it.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
+from shared.bench.competitor import Competitor
 from shared.bench.cpu_clock import CpuClock
 from shared.bench.latency import Answer
 from shared.bench.results import Figures
-from shared.bench.worker import Worker
 from shared.bench.workloads import Workload
 from shared.request import Request
 
@@ -24,7 +27,7 @@ class Contest:
     """
 
     workload: Workload
-    workers: Seq[Worker]
+    workers: Seq[Competitor]
     num_requests: Mapping[str, int]
     warm_up: Seq[Request]
     expected: Seq[Seq[int]]
@@ -37,9 +40,10 @@ class Contest:
             self.announce(f"{self.workload.label}: warm-up, {worker.spec.name}")
             worker.serve(self.warm_up)
         for number in range(1, num_rounds + 1):
-            yield {worker.spec.name: self._run(worker, f"round {number} of {num_rounds}") for worker in self.workers}
+            order = self.workers if number % 2 else self.workers[::-1]
+            yield {worker.spec.name: self._run(worker, f"round {number} of {num_rounds}") for worker in order}
 
-    def _run(self, worker: Worker, which: str) -> Figures:
+    def _run(self, worker: Competitor, which: str) -> Figures:
         self.announce(f"{self.workload.label}: {which}, {worker.spec.name}")
         requests = self.workload.requests[: self.num_requests[worker.spec.name]]
         before = CpuClock.now()
@@ -48,6 +52,7 @@ class Contest:
             "seconds": served.seconds,
             "output_tokens": served.num_output_tokens,
             **self.figures(served.answers),
+            **served.counters,
             "peak_rss_bytes": peak_rss_bytes,
             "num_exact": num_exact(served.answers, self.expected),
             "other_cpu_share": CpuClock.now().other_share_since(before),

@@ -4,7 +4,7 @@ An undefined figure (no token, one token only) is None, never 0.
 """
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -23,10 +23,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a system made of some requests, in their order, and how long it took."""
+    """What a system made of some requests, in their order, and how long it took.
+
+    counters: figures of its own, such as preemptions; a system has only those that mean something for it.
+    """
 
     seconds: float
     answers: list[Answer]
+    counters: dict[str, float | int | None] = field(default_factory=dict)
 
     @property
     def num_output_tokens(self) -> int:

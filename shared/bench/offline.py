@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from shared.bench.contest import Contest
 from shared.bench.host import Provenance
 from shared.bench.latency import latencies
+from shared.bench.peers.process import PeerSpec
 from shared.bench.recording import Announce, Keep, Stamp, announced_worker, expected_tokens, run_and_keep
-from shared.bench.systems import SystemInfo, SystemSpec, reference_spec
+from shared.bench.systems import SystemSpec, reference_spec
 from shared.bench.worker import Worker
 from shared.bench.workloads import Workload, check_key, make_workload, num_scaled
 from shared.errors import SetupError
@@ -19,22 +20,24 @@ class OfflinePlan:
     """What to run. specs: the systems, in the order of a round. base: the name of the one that ratios refer to.
 
     scale: share of each workload's requests, in (0, 1]. slow_scale: share of those that slow systems run.
+    kind: of the results.
     """
 
     workload_keys: Seq[str]
-    specs: Seq[SystemSpec]
+    specs: Seq[SystemSpec | PeerSpec]
     base: str
     scale: float
     slow_scale: float
     seed: int
     num_rounds: int
     provenance: Provenance
+    kind: str = "offline"
 
     def __post_init__(self) -> None:
         names = [spec.name for spec in self.specs]
         if not names:
             raise SetupError("there is nothing to run: name phases or baselines")
-        if self.base not in names:
+        if self.base not in {*names, *(name.rpartition("/")[2] for name in names)}:
             raise SetupError(f"the base {self.base!r} is not among the systems that run: {', '.join(names)}")
         for scale in (self.scale, self.slow_scale):
             num_scaled(1, scale)
@@ -45,7 +48,7 @@ class OfflinePlan:
     def num_announcements(self) -> int:
         return len(self.workload_keys) * (1 + len(self.specs) * (1 + self.num_rounds)) + len(self.specs)
 
-    def num_requests(self, spec: SystemSpec, workload: Workload) -> int:
+    def num_requests(self, spec: SystemSpec | PeerSpec, workload: Workload) -> int:
         return num_scaled(len(workload.requests), self.slow_scale if spec.is_slow else 1.0)
 
 
@@ -54,7 +57,7 @@ def run_offline(plan: OfflinePlan, announce: Announce, keep: Keep) -> None:
 
     Also when it is interrupted, or a system fails (SystemFailed). Raises SetupError before anything is timed.
     """
-    stamp = Stamp("offline", plan.base, plan.num_rounds, plan.provenance)
+    stamp = Stamp(plan.kind, plan.base, plan.num_rounds, plan.provenance)
     workloads, expected = _workloads_and_answers(plan, announce)
     with ExitStack() as stack:
         workers = [stack.enter_context(announced_worker(spec, announce)) for spec in plan.specs]
@@ -67,13 +70,19 @@ def run_offline(plan: OfflinePlan, announce: Announce, keep: Keep) -> None:
 def _workloads_and_answers(plan: OfflinePlan, announce: Announce) -> tuple[list[Workload], list[list[list[int]]]]:
     """The workloads for this model, and for each the tokens of its requests; the reference's memory is free again."""
     with Worker(reference_spec(plan.specs[0].model)) as reference:
-        workloads = [_workload(plan, key, reference.info) for key in plan.workload_keys]
+        workloads = [_workload(plan, key, reference) for key in plan.workload_keys]
         return workloads, [expected_tokens(reference, workload, announce) for workload in workloads]
 
 
-def _workload(plan: OfflinePlan, key: str, info: SystemInfo) -> Workload:
+def _workload(plan: OfflinePlan, key: str, reference: Worker) -> Workload:
+    info = reference.info
     workload = make_workload(
-        key, vocab_size=info.vocab_size, special_ids=info.special_ids, seed=plan.seed, scale=plan.scale
+        key,
+        vocab_size=info.vocab_size,
+        special_ids=info.special_ids,
+        seed=plan.seed,
+        scale=plan.scale,
+        encode=reference.encode,
     )
     if workload.longest > info.max_model_len:
         raise SetupError(

@@ -4,8 +4,10 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
+from shared.bench.competitor import Competitor
 from shared.bench.contest import Contest, Round
 from shared.bench.host import Provenance
+from shared.bench.peers.process import PeerSpec, PeerWorker
 from shared.bench.results import ModelRecord, Result, SystemResult, WorkloadRecord
 from shared.bench.systems import SystemSpec
 from shared.bench.worker import Worker
@@ -25,9 +27,9 @@ class Stamp:
     provenance: Provenance
 
 
-def announced_worker(spec: SystemSpec, announce: Announce) -> Worker:
+def announced_worker(spec: SystemSpec | PeerSpec, announce: Announce) -> Competitor:
     announce(f"building {spec.name}")
-    return Worker(spec)
+    return PeerWorker(spec) if isinstance(spec, PeerSpec) else Worker(spec)
 
 
 def expected_tokens(reference: Worker, workload: Workload, announce: Announce) -> list[list[int]]:
@@ -67,7 +69,7 @@ def _result(contest: Contest, stamp: Stamp, finished: Seq[Round]) -> Result:
     )
 
 
-def _system_result(contest: Contest, worker: Worker, finished: Seq[Round]) -> SystemResult:
+def _system_result(contest: Contest, worker: Competitor, finished: Seq[Round]) -> SystemResult:
     return SystemResult(
         name=worker.spec.name,
         label=worker.spec.label,

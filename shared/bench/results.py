@@ -24,6 +24,7 @@ class SystemResult:
 
     settings, implementation: as in SystemInfo. code: files relative to the repository; what they import belongs to it.
     workload: what this row ran, in words, where rows of a result differ in it.
+    notes: what could not be measured, and why, in sentences.
     """
 
     name: str
@@ -34,6 +35,7 @@ class SystemResult:
     implementation: Mapping[str, str] = field(default_factory=dict)
     code: list[str] = field(default_factory=list)
     workload: str | None = None
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

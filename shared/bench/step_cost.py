@@ -66,20 +66,21 @@ def run_step_cost(
 
 def step_times(case: StepCostCase, num_steps: int) -> list[float]:
     """Seconds of each of so many decode steps, all sequences running."""
-    engine = _engine(case, num_steps)
+    engine = instant_engine(case, num_steps)
     try:
         for number in range(case.num_sequences):
-            engine.add_request(_endless(number), SimpleQueue[Any]().put)
+            engine.add_request(endless(number), SimpleQueue[Any]().put)
         for _ in range(NUM_WARM_UP_STEPS):
             engine.step()
         if (num_running := engine.stats().num_running) != case.num_sequences:
             raise RuntimeError(f"{case.label}: {num_running} are")
-        return [_timed(engine.step) for _ in range(num_steps)]
+        return [timed(engine.step) for _ in range(num_steps)]
     finally:
         engine.close()
 
 
-def _engine(case: StepCostCase, num_steps: int) -> Any:
+def instant_engine(case: StepCostCase, num_steps: int) -> Any:
+    """An engine without a model, with room for so many steps after the warm-up."""
     from shared.tiny_models import tiny_llama
 
     num_tokens = NUM_PROMPT_TOKENS + NUM_WARM_UP_STEPS + num_steps + 1
@@ -91,13 +92,13 @@ def _engine(case: StepCostCase, num_steps: int) -> Any:
     return engine
 
 
-def _endless(number: int) -> Request:
+def endless(number: int) -> Request:
     """A request that outlives the measurement; no two share a prefix."""
     prompt = [number % 90 + 3] * NUM_PROMPT_TOKENS
     return Request(prompt, SamplingParams(max_tokens=1_000_000, ignore_eos=True))
 
 
-def _timed(call: Callable[[], object]) -> float:
+def timed(call: Callable[[], object]) -> float:
     started = time.perf_counter()
     call()
     return time.perf_counter() - started

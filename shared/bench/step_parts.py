@@ -1,152 +1,119 @@
-"""`python -m shared.bench step-parts`: where the milliseconds of a decode step go.
+"""`step-parts` and `step-time`: how long a decode step takes, and where its milliseconds go.
 
-Each part is timed where it is called: matmuls and the head by hooks on the model's linear layers, attention where
-transformers looks it up, sampling at the sampler. What is left of the forward pass is norms, RoPE, activations and
-dispatch; what is left of the step is planning, packing and handing out. The clocks cost a few microseconds a call.
+What is left of the forward pass is norms, RoPE, activations and dispatch; what is left of the step is planning and
+handing out.
 """
 
 import time
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+import psutil
 import torch
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from shared.bench.build import load
+from shared.bench.decoding import Decoding, decoding_engine
 from shared.bench.results import Figures, ModelRecord, SystemResult
+from shared.bench.roofline import Machine, decode_work, measure_machine
+from shared.bench.step_clocks import Clocks, clocks_in, one_step
 from shared.bench.systems import ModelChoice
-from shared.config import EngineConfig
-from shared.registry import Phase
-from shared.request import Request, SamplingParams
+from shared.errors import SetupError
+from shared.kv_sizing import kv_bytes_per_token
 
 FIRST_PACKED = 8  # before, a step is several forward passes
-NUM_WARM_UP_STEPS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class StepPartsCase:
-    """A phase, so many running sequences, and the context of each when it is measured, in tokens."""
-
-    phase: Phase
-    num_sequences: int
-    context: int
-
-    @property
-    def name(self) -> str:
-        return f"phase{self.phase.number:02d}-{self.num_sequences}x{self.context}"
-
-    @property
-    def label(self) -> str:
-        return f"phase {self.phase.number}, {self.num_sequences} running, context {self.context}"
+NUM_WARM_UP_STEPS = 3
+MIN_STEPS = 3
+PATIENCE_S = 5.0  # after which slow steps are enough
 
 
 @dataclass(slots=True)
-class Clocks:
-    """Seconds spent in each part since the last reading."""
+class Measured:
+    """A case and what came of it so far. ran_on: model and device."""
 
-    seconds: dict[str, float] = field(default_factory=dict)
+    case: Decoding
+    repeats: list[Figures] = field(default_factory=list)
+    implementation: dict[str, str] = field(default_factory=dict)
+    ran_on: tuple[str, str] = ("", "")
 
-    def timed(self, part: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def with_clock(*args: Any, **kwargs: Any) -> Any:
-            started = time.perf_counter()
-            try:
-                return call(*args, **kwargs)
-            finally:
-                self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - started
-
-        return with_clock
-
-    def read(self) -> dict[str, float]:
-        reading, self.seconds = self.seconds, {}
-        return reading
+    @property
+    def result(self) -> SystemResult:
+        case = self.case
+        return SystemResult(
+            case.name,
+            case.label,
+            self.repeats,
+            settings={"num_sequences": case.num_sequences, "context": case.context, "pool_factor": case.pool_factor},
+            implementation=self.implementation,
+            code=[f"{case.phase.package}/engine.py"],
+        )
 
 
 def run_step_parts(
-    cases: Seq[StepPartsCase], choice: ModelChoice, num_steps: int, num_rounds: int, announce: Callable[[str], None]
+    cases: Seq[Decoding], choice: ModelChoice, num_steps: int, num_rounds: int, announce: Callable[[str], None]
 ) -> tuple[list[SystemResult], ModelRecord]:
-    """Measure all cases in each round, a fresh engine for each."""
+    """Measure all cases in each round, every other round backwards, a fresh engine for each.
+
+    A case that this machine or this phase cannot run is left out, with a message. Raises SetupError if none is left.
+    """
     if choice.num_threads is not None:
         torch.set_num_threads(choice.num_threads)
-    repeats: dict[str, list[Figures]] = {case.name: [] for case in cases}
+    measured = {case.name: Measured(case) for case in cases}
     for number in range(1, num_rounds + 1):
-        for case in cases:
-            announce(f"round {number} of {num_rounds}: {case.label}")
-            model, _, name = load(choice)
-            repeats[case.name].append(measure(case, model, num_steps))
-    systems = [
-        SystemResult(case.name, case.label, repeats[case.name], code=[f"{case.phase.package}/engine.py"])
-        for case in cases
-    ]
-    return systems, ModelRecord(name, choice.dtype, str(model.device), torch.get_num_threads())
+        machine = measure_machine(getattr(torch, choice.dtype))
+        for one in list(measured.values())[:: 1 if number % 2 else -1]:
+            announce(f"round {number} of {num_rounds}: {one.case.label}")
+            try:
+                one.repeats.append(measure(one, choice, num_steps, machine))
+            except SetupError as error:
+                announce(f"left out: {one.case.label}: {error}")
+                del measured[one.case.name]
+    if not measured:
+        raise SetupError("none of the cases can run here; the messages above say why")
+    model_name, device = next(iter(measured.values())).ran_on
+    record = ModelRecord(model_name, choice.dtype, device, torch.get_num_threads())
+    return [one.result for one in measured.values()], record
 
 
-def measure(case: StepPartsCase, model: Any, num_steps: int) -> Figures:
-    """Median seconds per decode step: the whole, each part, and the two rests."""
-    engine = case.phase.build_engine()(model, _config(case, num_steps))
-    try:
-        for number in range(case.num_sequences):
-            engine.add_request(_request(number, case.context, num_steps))
-        while any(seq.num_output_tokens == 0 for seq in engine.scheduler.running) or engine.stats().num_waiting:
-            engine.step()
+def measure(one: Measured, choice: ModelChoice, num_steps: int, machine: Machine) -> Figures:
+    """Median seconds per decode step: the whole, each part, the rests, and the shortest that the machine allows."""
+    model, _, model_name = load(choice)
+    _check_room(one.case, model)
+    one.ran_on = (model_name, str(model.device))
+    work = decode_work(model, one.case.num_sequences, one.case.context)
+    with decoding_engine(one.case, model, NUM_WARM_UP_STEPS + num_steps) as engine:
+        one.implementation = dict(engine.implementation)
         for _ in range(NUM_WARM_UP_STEPS):
             engine.step()
         with clocks_in(engine) as clocks:
-            return _medians([_one_step(engine, clocks) for _ in range(num_steps)])
-    finally:
-        engine.close()
+            steps = list(_steps(engine, clocks, num_steps))
+    rates = {"read_bytes_per_s": machine.read_rate, "matmul_operations_per_s": machine.matmul_rate}
+    return {**_medians(steps), "roofline_s": work.shortest_s(machine), **rates}
 
 
-@contextmanager
-def clocks_in(engine: Any) -> Iterator[Clocks]:
-    """Put a clock on each part of the engine's step, and take them off again."""
-    clocks, model, sampler = Clocks(), engine.runner.model, engine.runner.sampler
-    attention = model.config._attn_implementation
-    original = ALL_ATTENTION_FUNCTIONS[attention]
-    for module in model.modules():
-        if isinstance(module, torch.nn.Linear):
-            is_head = module is model.get_output_embeddings()
-            vars(module)["forward"] = clocks.timed("head" if is_head else "linears", module.forward)
-    ALL_ATTENTION_FUNCTIONS[attention] = clocks.timed("attention", original)
-    sampler.sample = clocks.timed("sampling", sampler.sample)
-    model.forward = clocks.timed("model", model.forward)
-    try:
-        yield clocks
-    finally:
-        ALL_ATTENTION_FUNCTIONS[attention] = original
-
-
-def _one_step(engine: Any, clocks: Clocks) -> dict[str, float]:
-    clocks.read()
+def _steps(engine: Any, clocks: Clocks, num_steps: int) -> Iterator[Figures]:
     started = time.perf_counter()
-    engine.step()
-    seconds = {"whole_step": time.perf_counter() - started, **clocks.read()}
-    in_model = seconds["linears"] + seconds["head"] + seconds["attention"]
-    seconds["model_rest"] = seconds.pop("model") - in_model
-    seconds["engine_rest"] = seconds["whole_step"] - in_model - seconds["model_rest"] - seconds["sampling"]
-    return seconds
+    for number in range(num_steps):
+        if number >= MIN_STEPS and time.perf_counter() - started > PATIENCE_S:
+            return
+        yield one_step(engine, clocks)
 
 
-def _medians(steps: Seq[dict[str, float]]) -> Figures:
-    return {f"{part}_s": median(step[part] for step in steps) for part in steps[0]}
+def _check_room(case: Decoding, model: Any) -> None:
+    """Raises SetupError if K/V and its gathered copy would not fit."""
+    needed = 1.1 * case.num_sequences * case.context * kv_bytes_per_token(model.config, model.dtype.itemsize)
+    available = available_bytes()
+    if model.device.type == "cpu" and needed > available:
+        raise SetupError(f"its K/V needs {needed / 1e9:.1f} GB, and {available / 1e9:.1f} GB are free")
 
 
-def _config(case: StepPartsCase, num_steps: int) -> EngineConfig:
-    num_tokens = case.context + num_steps + NUM_WARM_UP_STEPS + case.num_sequences + 8
-    blocks_each = num_tokens // EngineConfig().kv_block_size + 1
-    return EngineConfig(
-        max_batch_size=case.num_sequences,
-        kv_num_blocks=blocks_each * case.num_sequences,
-        enable_prefix_caching=False,
-        prefill_budget_tokens=max(512, 2 * case.num_sequences),
-    )
+def available_bytes() -> int:
+    return psutil.virtual_memory().available
 
 
-def _request(number: int, context: int, num_steps: int) -> Request:
-    """Long enough to decode to the end of the measurement, whichever is prefilled first."""
-    prompt = [(7 * number + 3 * i) % 90 + 3 for i in range(context)]
-    num_more = num_steps + NUM_WARM_UP_STEPS
-    return Request(prompt, SamplingParams(max_tokens=num_more + 8 + number, ignore_eos=True))
+def _medians(steps: Seq[Figures]) -> Figures:
+    """None where a part is unknown."""
+    columns = {part: [step[part] for step in steps] for part in steps[0]}
+    return {part: None if None in column else median(filter(None, column)) for part, column in columns.items()}

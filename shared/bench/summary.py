@@ -39,6 +39,16 @@ def difference(one: Figure, other: Figure) -> Figure:
     return figure
 
 
+def scaled(figure: Figure, factor: float) -> Figure:
+    """In another unit."""
+
+    def in_other_unit(repeat: Figures) -> float | None:
+        value = figure(repeat)
+        return None if value is None else factor * value
+
+    return in_other_unit
+
+
 def rest(share: Figure) -> Figure:
     """What a share leaves of the whole."""
     return difference(lambda _repeat: 1, share)
@@ -63,6 +73,11 @@ def pair_ratios(system: SystemResult, base: SystemResult, figure: Figure = token
 def base_of(result: Result) -> SystemResult | None:
     """The system that ratios refer to."""
     return system_named(result, result.base) if result.base is not None else None
+
+
+def base_for(result: Result, system: SystemResult) -> SystemResult | None:
+    """What a system's ratios refer to: the base, or the one of its own group where names are group/system."""
+    return base_beside(result, system) if "/" in system.name else base_of(result)
 
 
 def base_beside(result: Result, system: SystemResult) -> SystemResult:

@@ -25,6 +25,8 @@ class ModelChoice:
 class SystemSpec:
     """A row of a table: a phase, or `generate()` in batches of `hf_batch_size`; with neither, the reference.
 
+    is_hf_continuous: transformers' own continuous batching, of as many sequences.
+
     config: of a phase. late_after_tokens: of a phase, its last request comes when each of the others has this
     many tokens; None where all come at once.
     """
@@ -36,6 +38,7 @@ class SystemSpec:
     config: EngineConfig = BENCH_CONFIG
     late_after_tokens: int | None = None
     hf_batch_size: int | None = None
+    is_hf_continuous: bool = False
 
     @property
     def is_reference(self) -> bool:
@@ -44,7 +47,9 @@ class SystemSpec:
     @property
     def is_slow(self) -> bool:
         """May run fewer of the requests than the others (`--slow-scale`)."""
-        return self.hf_batch_size == 1 or (self.phase is not None and self.phase.number <= LAST_SLOW_PHASE)
+        if self.phase is None:
+            return self.hf_batch_size == 1
+        return self.phase.number <= LAST_SLOW_PHASE or self.config.max_batch_size == 1
 
     @property
     def code(self) -> str:
@@ -83,6 +88,11 @@ def hf_spec(model: ModelChoice) -> SystemSpec:
 
 def hf_static_spec(model: ModelChoice, batch_size: int) -> SystemSpec:
     return SystemSpec("hf-static", f"HF generate, static batches of {batch_size}", model, hf_batch_size=batch_size)
+
+
+def hf_continuous_spec(model: ModelChoice, batch_size: int) -> SystemSpec:
+    label = f"transformers' continuous batching, {batch_size} at once"
+    return SystemSpec("hf-continuous", label, model, hf_batch_size=batch_size, is_hf_continuous=True)
 
 
 def phase_spec(model: ModelChoice, phase: Phase, config: EngineConfig = BENCH_CONFIG) -> SystemSpec:

@@ -36,6 +36,13 @@ class _Failure:
     is_setup: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """To be encoded by the reference."""
+
+    texts: list[str]
+
+
 class Worker:
     """Builds its system on creation and waits for it. Raises SetupError, or SystemFailed."""
 
@@ -61,6 +68,11 @@ class Worker:
             with suppress(psutil.NoSuchProcess):
                 peak = max(peak, self._memory.memory_info().rss)
         return self._receive(), peak or self._memory.memory_info().rss
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """The token ids of texts as prompts; the reference alone can."""
+        self._connection.send(_Texts(texts))
+        return self._receive()
 
     def close(self) -> None:
         """End the child, whatever it is doing. Closing twice is closing once."""
@@ -99,12 +111,16 @@ def _work(spec: SystemSpec, connection: Connection) -> None:
     """The child: build the system, say what it is, then serve until the parent ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        from shared.bench.build import build_system
+        from shared.bench.build import build_system, with_device_peak
 
         system, info = build_system(spec)
         connection.send(info)
         while True:
-            connection.send(system.serve(connection.recv()))
+            asked = connection.recv()
+            if isinstance(asked, _Texts):
+                connection.send(getattr(system, "encode")(asked.texts))  # noqa: B009 - the reference alone has it
+            else:
+                connection.send(with_device_peak(system.serve, asked))
     except EOFError:
         pass  # the parent is gone
     except Exception as error:

@@ -1,21 +1,28 @@
-"""The four workloads: which requests, and what each of them stresses. Torch-free.
+"""The workloads: which requests, and what each of them stresses. Torch-free.
 
-Prompts are random token ids and output lengths are forced (greedy, EOS ignored), so that every system
-computes the same tokens, and as many of them. Requests are drawn one after another: a smaller scale, or
-a smaller number of requests, is a prefix of the larger one.
+Most prompts are random token ids with forced output lengths (greedy, EOS ignored), so that every system computes the
+same tokens, and as many of them. Where guessing ahead is measured, prompts are texts and outputs end at EOS: text that
+is forced past its end repeats itself, and repetition flatters guesses. Requests are drawn one after another: a smaller
+scale, or a smaller number of requests, is a prefix of the larger one.
 """
 
 import hashlib
 import json
 import random
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
+from shared.bench.texts import copy_tasks, questions
 from shared.errors import SetupError
 from shared.request import Request, SamplingParams
 
 Range = tuple[int, int]  # tokens, both ends included
 LONG_ONE_IN = 5
+LONG_PROMPT_ONE_IN = 8
+
+Texts = Callable[[random.Random, int], list[str]]
+Encode = Callable[[list[str]], list[list[int]]]  # texts, as a user's turn where the model has a chat template
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +31,8 @@ class Shape:
 
     prompt: of a request's own tokens, which come after `num_shared` tokens that all have in common.
     long_output: of one request in every five, at a random place among them; `output` is the others'.
+    long_prompt: of every eighth request.
+    texts: makes the prompts instead, and outputs end at EOS; `output` is then the most they may have.
     """
 
     key: str
@@ -33,30 +42,30 @@ class Shape:
     prompt: Range
     output: Range
     long_output: Range | None = None
+    long_prompt: Range | None = None
     num_shared: int = 0
+    texts: Texts | None = None
+
+    @property
+    def title(self) -> str:
+        return self.key if self.key == self.name else f"{self.key} {self.name}"
 
 
+def _texts(key: str, stresses: str, texts: Texts, num_requests: int, most_output: int) -> Shape:
+    return Shape(key, key, stresses, num_requests, (0, 0), (most_output, most_output), texts=texts)
+
+
+BATCHING = "batching: every weight read serves many sequences, or one"
+PREFIX = "prefill, and who notices that {} of its tokens are the same each time"
+COPYING = "speculation where it is easy: repeat a passage"
+ASKING = "speculation where it is hard: real questions, new text"
+LONG_PROMPTS = "prefill beside decodes: one prompt in eight is long"
 SHAPES: dict[str, Shape] = {
     shape.key: shape
     for shape in (
-        Shape("A", "random", "batching: every weight read serves many sequences, or one", 32, (64, 128), (32, 128)),
-        Shape(
-            "B",
-            "shared_prefix",
-            "prefill, and who notices that 512 of its tokens are the same each time",
-            32,
-            (16, 32),
-            (32, 64),
-            num_shared=512,
-        ),
-        Shape(
-            "C",
-            "single",
-            "latency of one request: the model's weights are read for every token",
-            1,
-            (64, 64),
-            (128, 128),
-        ),
+        Shape("A", "random", BATCHING, 32, (64, 128), (32, 128)),
+        Shape("B", "shared_prefix", PREFIX.format(512), 32, (16, 32), (32, 64), num_shared=512),
+        Shape("C", "single", "latency of one request: all weights are read for every token", 1, (64, 64), (128, 128)),
         Shape(
             "D",
             "heavy_tail",
@@ -66,8 +75,26 @@ SHAPES: dict[str, Shape] = {
             (8, 32),
             long_output=(192, 256),
         ),
+        _texts("repetitive", COPYING, copy_tasks, 32, 160),
+        _texts("chat", ASKING, questions, 32, 128),
+        Shape(
+            "long_prompt_interference",
+            "long_prompt_interference",
+            LONG_PROMPTS,
+            16,
+            (16, 32),
+            (64, 96),
+            long_prompt=(896, 896),
+        ),
+        Shape("gpu_random", "gpu_random", BATCHING, 128, (256, 512), (128, 256)),
+        Shape(
+            "gpu_shared_prefix", "gpu_shared_prefix", PREFIX.format("1,024"), 128, (16, 48), (128, 256), num_shared=1024
+        ),
+        _texts("gpu_repetitive", COPYING, copy_tasks, 128, 256),
+        _texts("gpu_chat", ASKING, questions, 128, 256),
     )
 }
+FOR_ALL = ("A", "B", "C", "D")  # what a table of all systems shows
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +108,7 @@ class Workload:
 
     @property
     def label(self) -> str:
-        return f"{self.shape.key} {self.shape.name}, {num_of(len(self.requests), self.shape.num_requests)}"
+        return f"{self.shape.title}, {num_of(len(self.requests), self.shape.num_requests)}"
 
     @property
     def longest(self) -> int:
@@ -103,22 +130,35 @@ class Workload:
 
 
 def make_workload(
-    key: str, *, vocab_size: int, special_ids: Collection[int] = (), seed: int = 0, scale: float = 1.0
+    key: str,
+    *,
+    vocab_size: int,
+    special_ids: Collection[int] = (),
+    seed: int = 0,
+    scale: float = 1.0,
+    encode: Encode | None = None,
 ) -> Workload:
     """Draw a workload; token ids are below `vocab_size`, and none is special.
 
-    scale: the share of the requests to make, in (0, 1]; at least one is made.
-    Raises SetupError for an unknown key or a scale out of range.
+    scale: the share of the requests to make, in (0, 1]; at least one is made. encode: for workloads of texts.
+    Raises SetupError for an unknown key, a scale out of range, or texts without a tokenizer.
     """
     check_key(key)
     shape = SHAPES[key]
     rng = random.Random(seed)
+    num_requests = num_scaled(shape.num_requests, scale)
+    if shape.texts is not None:
+        if encode is None:
+            raise SetupError(f"workload {key} is text, and needs a model with a tokenizer")
+        prompts = encode(shape.texts(rng, shape.num_requests)[:num_requests])
+        params = SamplingParams(max_tokens=shape.output[1])
+        return Workload(shape, seed, scale, tuple(Request(prompt, params) for prompt in prompts))
     ids = plain_ids(vocab_size, special_ids)
     shared = rng.choices(ids, k=shape.num_shared)
-    output_ranges = _output_ranges(shape, rng)[: num_scaled(shape.num_requests, scale)]
+    ranges = zip(_prompt_ranges(shape), _output_ranges(shape, rng))
     requests = [
-        forced_request([*shared, *rng.choices(ids, k=rng.randint(*shape.prompt))], rng.randint(*output_range))
-        for output_range in output_ranges
+        forced_request([*shared, *rng.choices(ids, k=rng.randint(*prompt))], rng.randint(*output))
+        for prompt, output in list(ranges)[:num_requests]
     ]
     return Workload(shape, seed, scale, tuple(requests))
 
@@ -151,6 +191,14 @@ def num_of(num_requests: int, num_all: int) -> str:
     if num_requests == num_all:
         return f"{num_all} request{'s' if num_all > 1 else ''}"
     return f"{num_requests} of {num_all} requests"
+
+
+def _prompt_ranges(shape: Shape) -> Seq[Range]:
+    """The range of each request's own prompt."""
+    if shape.long_prompt is None:
+        return [shape.prompt] * shape.num_requests
+    every_eighth = [*[shape.prompt] * (LONG_PROMPT_ONE_IN - 1), shape.long_prompt]
+    return (every_eighth * shape.num_requests)[: shape.num_requests]
 
 
 def _output_ranges(shape: Shape, rng: random.Random) -> list[Range]:

@@ -1,0 +1,71 @@
+"""Charts of the capacity study: what the pool holds by how memory is promised, and how many sequences that makes."""
+
+from statistics import median
+
+from matplotlib.figure import Figure
+
+from shared.bench.charts.theme import ROW, Theme, beside, fill, name_rows, new_figure
+from shared.bench.results import Result, SystemResult
+from shared.bench.summary import base_beside, difference, median_of, pair_ratios, quotient, rest, stored, values
+
+RUNNING = stored("running_mean")
+USED, RESERVED = (quotient(f"{which}_slots_mean", "pool_slots") for which in ("used", "reserved"))
+PARTS = ((USED, "K/V"), (difference(RESERVED, USED), "promised, and empty"), (rest(RESERVED), "free"))
+
+
+def draw_memory(result: Result, theme: Theme) -> Figure:
+    """The whole pool, three parts of it for each system."""
+    systems = result.systems
+    figure, (plot,) = new_figure("What is the memory filled with?", result, _height(systems))
+    for row, system in enumerate(systems):
+        left = 0.0
+        for number, (part, what) in enumerate(PARTS):
+            share = 100 * (median_of(system, part) or 0.0)
+            style = fill(theme, (0, 2, 4)[number]) | {"hatch": ("", "///", "")[number]}
+            plot.barh(row, share, left=left, height=0.68, label=what if not row else None, **style)
+            left += share
+        beside(plot, 100, row, memory_text(system))
+    plot.set_xlim(0, 136)
+    plot.set_xticks(range(0, 101, 20))
+    plot.set_xlabel("% of the pool's slots, mean over time")
+    name_rows(plot, _names(systems))
+    figure.legend(loc="outside upper right", ncols=3, fontsize=8)
+    return figure
+
+
+def memory_text(system: SystemResult) -> str:
+    used, empty = (100 * (median_of(system, part) or 0.0) for part, _ in PARTS[:2])
+    return f"{used:.0f} % K/V, {empty:.0f} % empty"
+
+
+def draw_capacity(result: Result, theme: Theme) -> Figure:
+    systems = result.systems
+    num_slots = values(systems[0], stored("pool_slots"))[0]
+    question = f"How many sequences run at once in {num_slots:,.0f} slots?"
+    figure, (plot,) = new_figure(question, result, _height(systems))
+    for row, system in enumerate(systems):
+        draws = values(system, RUNNING)
+        middle = median(draws)
+        number = 1 if system is base_beside(result, system) else (0 if system.name.endswith("on_demand") else 3)
+        plot.barh(row, middle, height=0.68, **fill(theme, number))
+        plot.errorbar(middle, row, xerr=[[middle - min(draws)], [max(draws) - middle]], color=theme.ink, capsize=3)
+        beside(plot, max(draws), row, capacity_text(result, system))
+    plot.margins(x=0.2)
+    plot.set_xlim(left=0)
+    plot.set_xlabel("sequences at once, mean over time; whiskers: smallest and largest draw")
+    name_rows(plot, _names(systems))
+    return figure
+
+
+def capacity_text(result: Result, system: SystemResult) -> str:
+    """How many, and the gain."""
+    base, running = base_beside(result, system), f"{median_of(system, RUNNING):.1f}"
+    return running if system is base else f"{running} ({median(pair_ratios(system, base, RUNNING)):.2f}×)"
+
+
+def _names(systems: list[SystemResult]) -> list[str]:
+    return [f"{system.workload}: {system.label}" for system in systems]
+
+
+def _height(systems: list[SystemResult]) -> float:
+    return 1.35 + 0.8 * ROW * len(systems)

@@ -1,0 +1,49 @@
+"""`step-parts`: where the milliseconds of a decode step go."""
+
+import argparse
+from collections.abc import Sequence as Seq
+
+from shared.bench.arguments import (
+    add_keeping,
+    add_model,
+    add_phases,
+    add_sequences,
+    check_publishable,
+    count,
+    model_choice,
+)
+from shared.bench.code_files import REPOSITORY
+from shared.bench.host import provenance
+from shared.bench.keeping import err, keep
+from shared.bench.progress import ProgressLine
+from shared.bench.results import Result
+from shared.errors import SetupError
+
+EXPLANATION = """Clocks on the model's linear layers, its head, its attention, the sampler and the packing of a batch.
+What is left of the forward pass is norms, RoPE, activations and dispatch; what is left of the step is planning and
+handing out. Median over the steps of a repeat, then over the repeats."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_phases(parser)
+    add_sequences(parser)
+    parser.add_argument("--context", type=count, default=128, metavar="N", help="tokens of each; default: 128")
+    parser.add_argument("--steps", type=count, metavar="N", default=30, help="steps of a repeat; default: 30")
+    add_model(parser.add_argument_group("model"))
+    add_keeping(parser)
+
+
+def run(args: argparse.Namespace, argv: Seq[str]) -> int:
+    from shared.bench.decoding import Decoding  # imports torch
+    from shared.bench.step_parts import FIRST_PACKED, run_step_parts
+
+    check_publishable(args)
+    phases = [phase for phase in args.phases if phase.number >= FIRST_PACKED]
+    if not phases:
+        raise SetupError(f"phases before {FIRST_PACKED} run a forward pass per sequence: choose later ones")
+    cases = [Decoding(phase, number, args.context) for phase in phases for number in args.sequences]
+    origin = provenance(argv, REPOSITORY)
+    with ProgressLine(err, len(cases) * args.repeats) as progress:
+        systems, model = run_step_parts(cases, model_choice(args), args.steps, args.repeats, progress.announce)
+    keep(Result("step-parts", origin, systems, planned_repeats=args.repeats, model=model), args)
+    return 0

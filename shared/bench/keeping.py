@@ -1,0 +1,33 @@
+"""What becomes of a result: a file, a table on the terminal, and where it is."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from shared.bench.code_files import REPOSITORY
+from shared.bench.columns import ON_SCREEN, make_table, said_columns
+from shared.bench.results import Result, write_result
+from shared.bench.source_line import disturbance, source_line
+from shared.bench.tables import PUBLISHED
+
+WIDE = 260  # characters, where no terminal says how wide it is
+out = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else WIDE)
+err = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
+
+
+def keep(result: Result, args: argparse.Namespace) -> Path:
+    """Write a result, show it, and return where it is. One that was interrupted is not published."""
+    num_repeats = len(result.systems[0].repeats)
+    is_whole = num_repeats == result.planned_repeats
+    path = write_result(result, REPOSITORY / PUBLISHED if args.publish and is_whole else Path(args.out))
+    for warning in disturbance(result):
+        err.print(f"warning: {warning}")
+    for note in dict.fromkeys(f"{system.label}: {note}" for system in result.systems for note in system.notes):
+        err.print(f"note: {note}")
+    out.print()
+    out.print(make_table(result, said_columns(result, ON_SCREEN[result.kind]), result.systems))
+    out.print(source_line(path.name, result), soft_wrap=True)
+    err.print(f"{'' if is_whole else f'only {num_repeats} of {result.planned_repeats} rounds; '}kept in {path}")
+    return path

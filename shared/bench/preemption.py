@@ -1,0 +1,95 @@
+"""`python -m shared.bench preemption`: a pool too small for everybody. Promise the worst case, or give back and go on?
+
+Every request may answer with `MOST` tokens, and nobody knows how many it will: most stop early, as in workload D.
+Where each one stops is arranged beforehand: the reference says which token comes there, and that becomes a stop token.
+"""
+
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, replace
+
+from shared.bench.host import Provenance
+from shared.bench.latency import latencies
+from shared.bench.one_workload import num_announcements, run_one_workload
+from shared.bench.recording import Announce, Keep, Stamp, expected_tokens
+from shared.bench.systems import BENCH_CONFIG, ModelChoice, SystemSpec, phase_spec
+from shared.bench.worker import Worker
+from shared.bench.workloads import SHAPES, Workload, make_workload
+from shared.errors import SetupError
+from shared.registry import phase_by_number
+from shared.request import Request, SamplingParams
+
+MOST = 256  # output tokens that every request may ask for
+BASE = "phase08"
+SHAPE = "D"
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionPlan:
+    """pool_slots: sizes of the pool, in tokens. scale: share of the workload's requests."""
+
+    pool_slots: Seq[int]
+    model: ModelChoice
+    scale: float
+    seed: int
+    num_rounds: int
+    provenance: Provenance
+
+    def __post_init__(self) -> None:
+        least = SHAPES[SHAPE].prompt[1] + MOST
+        for num_slots in self.pool_slots:
+            if num_slots < least or num_slots % BENCH_CONFIG.kv_block_size:
+                raise SetupError(
+                    f"--pool-slots {num_slots}: give a multiple of {BENCH_CONFIG.kv_block_size} of at least {least}, "
+                    "or the longest request can never run in phase 8"
+                )
+
+    @property
+    def specs(self) -> list[SystemSpec]:
+        return [spec for num_slots in self.pool_slots for spec in _specs(self.model, num_slots)]
+
+    @property
+    def num_announcements(self) -> int:
+        return num_announcements(len(self.specs), self.num_rounds)
+
+
+def run_preemption(plan: PreemptionPlan, announce: Announce, keep: Keep) -> None:
+    """Measure; `keep` gets the result with the rounds that were finished."""
+
+    def prepare(reference: Worker) -> tuple[Workload, list[list[int]]]:
+        info = reference.info
+        drawn = make_workload(
+            SHAPE, vocab_size=info.vocab_size, special_ids=info.special_ids, seed=plan.seed, scale=plan.scale
+        )
+        return with_early_stops(drawn, expected_tokens(reference, drawn, announce))
+
+    stamp = Stamp("preemption", BASE, plan.num_rounds, plan.provenance)
+    run_one_workload(plan.specs, prepare, latencies, stamp, announce, keep)
+
+
+def with_early_stops(drawn: Workload, answers: Seq[Seq[int]]) -> tuple[Workload, list[list[int]]]:
+    """The same requests, which all may go on to MOST and stop at the last token of their answers.
+
+    Where that token comes sooner in an answer, it ends there: the right tokens are returned beside the workload.
+    """
+    requests = tuple(_stopping(request, answer) for request, answer in zip(drawn.requests, answers))
+    expected = [list(answer[: list(answer).index(answer[-1]) + 1]) for answer in answers]
+    shape = replace(drawn.shape, name="heavy_tail, stops unknown")
+    return replace(drawn, shape=shape, requests=requests), expected
+
+
+def _stopping(request: Request, answer: Seq[int]) -> Request:
+    params = SamplingParams(max_tokens=MOST, ignore_eos=True, stop_token_ids=(answer[-1],))
+    return replace(request, params=params)
+
+
+def _specs(model: ModelChoice, num_slots: int) -> Iterator[SystemSpec]:
+    """Of one pool size; the name's part before the slash is the pool."""
+    pool = replace(BENCH_CONFIG, kv_num_blocks=num_slots // BENCH_CONFIG.kv_block_size, enable_prefix_caching=False)
+    reserving = phase_spec(model, phase_by_number(8), pool)
+    yield replace(reserving, name=f"{num_slots}/{BASE}", label=f"{num_slots:,} slots: worst case promised (phase 8)")
+    for mode in ("swap", "recompute"):
+        spec = phase_spec(model, phase_by_number(9), replace(pool, preemption_mode=mode))
+        yield replace(
+            spec, name=f"{num_slots}/phase09-{mode}", label=f"{num_slots:,} slots: preemption by {mode} (phase 9)"
+        )
