@@ -63,12 +63,14 @@ class SequentialEngine:
         while not (seq.is_finished or state.abort_requested):
             started = time.perf_counter()
             item = ScheduledSequence.next_tokens(seq, seq.num_uncomputed_tokens)
+            # BEGIN SOLUTION 1.1
             with torch.inference_mode():
                 logits = forward_sequence(self.model, item.token_ids, cache, prompt_scorer(item))  # [V]
                 token = self.sampler.sample(logits[None], [seq])[0]  # from [1, V]
             self._note_run(item, started)
             seq.num_computed_tokens += item.num_tokens
             self.requests.hand_out(accept_tokens(seq, [token]))
+            # END SOLUTION
 
     def __init__(self, *, model: Any, sampler: Sampler, inputs: InputProcessor) -> None:
         self.model = model

@@ -34,12 +34,15 @@ class Scheduler:
 
     def plan(self) -> StepPlan:
         """One step's work: whatever is uncomputed. That is a whole prompt at first, one token from then on."""
+        # BEGIN SOLUTION 2.2
         while self.waiting and len(self.running) < self.max_batch_size:
             self._admit(self.waiting.popleft())
         return StepPlan([ScheduledSequence.next_tokens(seq, seq.num_uncomputed_tokens) for seq in self.running])
+        # END SOLUTION
 
     def apply(self, plan: StepPlan, sampled: list[list[SampledToken]]) -> list[StepOutput]:
         """Move the progress on, take the new tokens in, and let the finished leave."""
+        # BEGIN SOLUTION 2.3
         outputs = []
         for item, tokens in zip(plan.items, sampled):
             item.seq.num_computed_tokens += item.num_tokens
@@ -47,6 +50,7 @@ class Scheduler:
                 outputs.append(accept_tokens(item.seq, tokens))
         self.running = [seq for seq in self.running if not seq.is_finished]
         return outputs
+        # END SOLUTION
 
     def abort(self, seq: Sequence) -> None:
         """Take a sequence out, wherever it is."""

@@ -38,12 +38,14 @@ class RequestQueue:
         Raises QueueFull at once when they would not fit.
         """
         with self._lock:
+            # BEGIN SOLUTION 3.1
             if not is_patient and len(self._waiting) + len(states) > self.capacity:
                 raise QueueFull(self.capacity)
             self._waiting |= dict.fromkeys(states)
             if not is_patient and self.timeout_s is not None:
                 deadline = self._clock() + self.timeout_s
                 self._deadlines.extend((deadline, state) for state in states)
+            # END SOLUTION
 
     def drain(self, num_sequences: int) -> list[RequestState]:
         """The oldest requests, up to this many sequences (the last request may bring more)."""
@@ -60,6 +62,7 @@ class RequestQueue:
         """Requests past their deadline that no step has run yet: here, or drained and still held up behind others."""
         late: list[RequestState] = []
         with self._lock:
+            # BEGIN SOLUTION 3.2
             while self._deadlines:
                 deadline, state = self._deadlines[0]
                 has_begun = state.is_finished or state.metrics.first_scheduled_time is not None
@@ -68,6 +71,7 @@ class RequestQueue:
                 self._deadlines.popleft()
                 if not has_begun:
                     late.append(state)
+            # END SOLUTION
         return late
 
     def cancel(self, state: RequestState) -> bool:

@@ -37,6 +37,7 @@ class Scheduler:
 
     def plan(self) -> StepPlan:
         """Every decode runs, whatever the budget; prompts share what the decodes leave of it."""
+        # BEGIN SOLUTION 4.1
         decoding = [seq for seq in self.running if seq.is_decoding]
         prefilling = [seq for seq in self.running if not seq.is_decoding]
         plan = StepPlan([ScheduledSequence.next_tokens(seq, 1) for seq in decoding])
@@ -46,6 +47,7 @@ class Scheduler:
             plan.items.append(ScheduledSequence.next_tokens(seq, num_tokens))
             budget -= num_tokens
         return plan
+        # END SOLUTION
 
     def apply(self, plan: StepPlan, sampled: list[list[SampledToken]]) -> list[StepOutput]:
         """Move the progress on, take the new tokens in, and let the finished leave."""
@@ -68,12 +70,14 @@ class Scheduler:
 
     def _next_to_prefill(self, prefilling: list[Sequence]) -> Sequence | None:
         """Prompts that have begun come before those that have not."""
+        # BEGIN SOLUTION 4.2
         if prefilling:
             return prefilling.pop(0)
         if self.waiting and len(self.running) < self.max_batch_size:
             self._admit(self.waiting.popleft())
             return self.running[-1]
         return None
+        # END SOLUTION
 
     def _admit(self, seq: Sequence) -> None:
         seq.status = Status.RUNNING

@@ -87,11 +87,15 @@ class Scheduler:
 
     def _can_admit(self, seq: Sequence) -> bool:
         """Whether everybody could still grow to their end with this one beside them."""
+        # BEGIN SOLUTION 6.2
         return sum(map(self._worst_case, self.running)) + self._worst_case(seq) <= self.allocator.num_blocks
+        # END SOLUTION
 
     def _worst_case(self, seq: Sequence) -> int:
         """Blocks for the longest this sequence can get; its very last token is never run, so it needs no slot."""
+        # BEGIN SOLUTION 6.3
         return self.allocator.num_blocks_for(seq.max_num_tokens - 1)
+        # END SOLUTION
 
     def _admit(self, seq: Sequence) -> None:
         seq.status = Status.RUNNING

@@ -96,15 +96,18 @@ class Scheduler:
 
     def _make_room(self, seq: Sequence, num_tokens: int) -> bool:
         """Preempt the newest until `seq` can grow; False if it was itself the newest, or had to go before."""
+        # BEGIN SOLUTION 9.1
         while seq.status is Status.RUNNING:
             if self.allocator.can_hold(seq.name, seq.num_computed_tokens + num_tokens):
                 return True
             self._preempt(self.running[-1])
         return False
+        # END SOLUTION
 
     def _preempt(self, victim: Sequence) -> None:
         """A decode's K/V is kept where the host has room; a prefill's is dropped, and computed again later."""
         self.running.remove(victim)
+        # BEGIN SOLUTION 9.2
         num_blocks = self.allocator.num_blocks_for(victim.num_computed_tokens)
         blocks = self.allocator.block_tables.get(victim.name, [])[:num_blocks]
         if self.may_swap and victim.is_decoding and self.swap.can_hold(len(blocks)):
@@ -115,6 +118,7 @@ class Scheduler:
             victim.num_computed_tokens = 0
             self._move(victim, Status.WAITING, "recompute")
         self.allocator.free(victim.name)
+        # END SOLUTION
 
     def _move(self, victim: Sequence, status: Status, how: str) -> None:
         """It keeps its place: whoever arrived later stays behind it."""

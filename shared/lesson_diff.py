@@ -19,6 +19,7 @@ from shared.registry import PHASES, Phase, phase_by_number
 
 ROOT = Path(__file__).resolve().parent.parent
 IMPORTS = "imports"
+EXERCISE_MARKERS = ("# BEGIN SOLUTION ", "# END SOLUTION")
 CHAPTER_FILES = {"__init__.py", "__main__.py"}  # every phase has its own; they teach nothing
 
 
@@ -61,10 +62,10 @@ def definitions(path: Path) -> dict[str, str]:
 
 
 def _source(source: str, node: ast.FunctionDef) -> str:
-    """With its decorators, at the left margin."""
+    """With its decorators, at the left margin; where an exercise begins and ends is no code."""
     first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
     lines = source.splitlines()[first - 1 : node.end_lineno]
-    return "\n".join(line[node.col_offset :] for line in lines)
+    return "\n".join(line[node.col_offset :] for line in lines if not line.lstrip().startswith(EXERCISE_MARKERS))
 
 
 def same_code(before: str | None, now: str | None) -> bool:
