@@ -13,13 +13,16 @@ EXTRAS ?= test,dev
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
-.PHONY: help setup model demo serve test test-all lint format clean
+.PHONY: help setup browser model demo serve bench test test-all notebooks site lint format clean
 
 help:
 	@echo "make demo      real prompts on a real model, the first phase against the newest"
 	@echo "make serve     the newest engine over HTTP, on http://127.0.0.1:8001"
+	@echo "make bench     every benchmark, small: 20 minutes on two cores, tables and charts in results/bench"
 	@echo "make test      lint, types, and the test suite"
+	@echo "make browser   a Chromium for the live page's tests, where there is none (Debian, Ubuntu: apt)"
 	@echo "make test-all  the suite with its slow part"
+	@echo "make site      the READMEs and notebooks as a website, in site/;  make notebooks  run them all anew"
 	@echo "make lint      ruff and mypy alone;  make format  ruff's formatter"
 	@echo "make clean     remove the virtual environment and caches of tools"
 
@@ -35,6 +38,16 @@ $(READY): pyproject.toml $(CONSTRAINTS)
 
 setup: $(READY)
 
+# Any Chromium or Chrome will do; the tests find it by these names.
+browser:
+	@for name in chromium chromium-browser google-chrome google-chrome-stable chrome; do \
+	  if command -v $$name; then exit 0; fi; \
+	done; \
+	command -v apt-get > /dev/null || { echo "error: no Chromium or Chrome here, and no apt-get: install one"; exit 2; }; \
+	echo "==> Installing Chromium (once)"; \
+	[ "$$(id -u)" = 0 ] || SUDO=sudo; \
+	$$SUDO apt-get update --quiet=2 && $$SUDO apt-get install --yes --quiet=2 --no-install-recommends chromium > /dev/null
+
 model: $(READY)
 	@$(PY) -m shared.model_loader > /dev/null
 
@@ -44,11 +57,24 @@ demo: model
 serve: model
 	@$(PY) -m phase12_prefix_and_spec serve
 
+bench: model
+	@$(PY) -m shared.bench all $(BENCH_FLAGS)
+
 test: model lint
 	@$(PY) -m pytest
 
 test-all: model lint
 	@$(PY) -m pytest -m ""
+
+notebooks: $(READY)
+	@$(PY) -m shared.workshop.notebooks
+
+site: $(READY)
+	@echo "==> The course as a website"
+	@$(PY) -m pip install --disable-pip-version-check --quiet $(PIP_FLAGS) \
+	  $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS)) --editable ".[site]"
+	@$(PY) -m mkdocs build --strict --quiet
+	@echo "open site/index.html"
 
 lint: $(READY)
 	@$(PY) -m ruff check .

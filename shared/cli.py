@@ -90,6 +90,9 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--show-config", action="store_true", help="print every resolved setting with its reason, and go on"
     )
+    model.add_argument(
+        "--record", metavar="FILE", help="write down what the engine does, step by step; see python -m shared.trace"
+    )
     engine = parser.add_argument_group("engine settings; a phase ignores what it has no use for")
     for field in fields(EngineConfig):
         engine.add_argument(

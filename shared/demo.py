@@ -5,6 +5,7 @@ python -m shared.demo --phases 1,2 --max-tokens 32
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
@@ -26,8 +27,9 @@ from shared.output import RequestMetrics
 from shared.prompts import Prompt, prompts_from_texts
 from shared.registry import PHASES, Phase, newest_phase, phase_by_number
 from shared.request import Request, SamplingParams
-from shared.show_config import print_config
+from shared.show_config import config_rows, print_config
 from shared.timeline import LEGEND, draw, timelines
+from shared.trace.recording import recorded
 
 QUESTIONS = [
     "Why is the sky blue?",
@@ -85,14 +87,16 @@ def show_phase(phase: Phase, args: argparse.Namespace, console: Console) -> Show
     with console.status(f"loading the model for {phase.label} ..."):
         loaded = load_model(args.model, dtype=args.dtype, device=args.device)
         config = EngineConfig.from_env()
-        if args.show_config:
-            print_config(config, loaded, phase)
+        rows = list(config_rows(config, loaded, has_pool=phase.has_pool)) if args.show_config else []
         prompts = _prompts(loaded.tokenizer, args.max_tokens)
         engine = phase.build_engine()(loaded.model, config, loaded.tokenizer)
+        if rows:
+            print_config(rows, phase, getattr(engine, "implementation", {}))
     console.rule(f"[bold]{phase.label}[/]: {len(prompts)} prompts arrive together", align="left")
     try:
         _warm_up(engine, prompts[0])
-        with engine.events.recording() as events:
+        about = {"phase": phase.number, "title": phase.label, "model": loaded.name}
+        with recorded(engine, _record_path(args.record, phase), **about), engine.events.recording() as events:
             metrics = _serve(engine, prompts, console)
         return Showing(phase, metrics, events)
     finally:
@@ -187,6 +191,14 @@ def _phases(numbers: str | None) -> list[Phase]:
         raise SetupError(f"--phases takes numbers with commas between, like 1,2; got {numbers!r}") from None
 
 
+def _record_path(path: str | None, phase: Phase) -> str | None:
+    """A file for each engine: run.jsonl becomes run-phase01.jsonl."""
+    if path is None:
+        return None
+    stem, suffix = os.path.splitext(path)
+    return f"{stem}-phase{phase.number:02d}{suffix}"
+
+
 def _seconds(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f} s"
 
@@ -208,6 +220,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", metavar="M", help="a folder, a .gguf file or a hub id (default: the default model)")
     parser.add_argument("--dtype", choices=DTYPES, default="auto")
     parser.add_argument("--device", choices=DEVICES, default="auto")
+    parser.add_argument(
+        "--record", metavar="FILE", help="record each engine; run.jsonl becomes run-phase01.jsonl and so on"
+    )
     parser.add_argument("--show-config", action="store_true", help="print every resolved setting with its reason, too")
     return parser
 

@@ -95,11 +95,13 @@ class StepEngine:
         with self._one_step():
             self._take_in()
             started = time.perf_counter()
+            # BEGIN SOLUTION 2.1
             plan = self.scheduler.plan()
             sampled = self.runner.execute(plan)
             outputs = self.scheduler.apply(plan, sampled)
             self._hand_out(plan, outputs, started)
             return outputs
+            # END SOLUTION
 
     def __init__(
         self, *, inputs: InputProcessor, intake: Intake, scheduler: Scheduler, runner: Runner, events: EventLog
@@ -207,7 +209,7 @@ class StepEngine:
         now = time.perf_counter()
         for item in plan.items:
             self.requests.note_scheduled(item.seq, started)
-            self.events.emit_run(item, started, now)
+        self.events.emit_step(plan, outputs, started, now)
         for output in outputs:
             if output.finish_reason is not None:
                 self._release(self.requests[output.request_id].sequences[output.index])

@@ -9,6 +9,8 @@ import logging
 import threading
 from typing import Protocol
 
+from shared.pace import Pace
+
 log = logging.getLogger(__name__)
 
 
@@ -26,6 +28,7 @@ class EngineThread:
         self._thread: threading.Thread | None = None
         self._keeps_running = False
         self._is_stopping = False
+        self.pace = Pace()  # to be read; `set_pace` and `step_once` change it
 
     def wake(self) -> None:
         """There is work: start the thread, or wake it. Not after `stop`."""
@@ -48,6 +51,19 @@ class EngineThread:
         with self._changed:
             self._keeps_running = True
         self.wake()
+
+    def set_pace(self, *, is_paused: bool = False, seconds_per_step: float = 0.0) -> None:
+        """Stop before the next step, or take so long for each; without arguments, as fast as it goes."""
+        with self._changed:
+            self.pace.set(is_paused=is_paused, seconds_per_step=seconds_per_step)
+            self._changed.notify_all()
+
+    def step_once(self) -> None:
+        """Run one step of a paused engine; where there is no work there is no step."""
+        with self._changed:
+            if self._engine.has_unfinished():
+                self.pace.allow_one()
+                self._changed.notify_all()
 
     def stop(self) -> None:
         """End the thread after the step it is in, for good. What is left is for whoever closes the engine."""
@@ -96,9 +112,15 @@ class EngineThread:
     def _wait_for_work(self) -> bool:
         """False when the thread should end; decided under the lock, so that no request slips through."""
         with self._changed:
-            while not self._is_stopping and not self._engine.has_unfinished() and self._keeps_running:
-                self._changed.wait()
-            if self._is_stopping or not self._engine.has_unfinished():
-                self._forget(threading.current_thread())
-                return False
-            return True
+            while not self._is_stopping:
+                if self._engine.has_unfinished():
+                    if (delay_s := self.pace.delay_s()) == 0:
+                        self.pace.note_step()
+                        return True
+                    self._changed.wait(delay_s)
+                elif self._keeps_running:
+                    self._changed.wait()
+                else:
+                    break
+            self._forget(threading.current_thread())
+            return False

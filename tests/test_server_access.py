@@ -26,7 +26,7 @@ def open_to_all() -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def locked() -> Iterator[Served]:
-    with open_server(newest_phase(), limits={"api_key": KEY}) as served:
+    with open_server(newest_phase(), limits={"api_key": KEY, "live_page": False}) as served:
         yield served
 
 

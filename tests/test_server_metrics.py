@@ -7,14 +7,15 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from shared.events import Event
 from shared.output import RequestMetrics, StepOutput
 from shared.registry import newest_phase
 from shared.server.distribution import Distribution
 from shared.server.metrics import ServerMetrics
 from shared.server.settings import ServerSettings
 from shared.server.step_meter import StepMeter
+from shared.step import ScheduledSequence, StepPlan
 from shared.tiny_models import tiny_llama
+from tests.fakes import make_sequence
 from tests.helpers import PA, PB, open_engine
 from tests.server_helpers import Served, both_ids, both_kinds, open_server, strict_json
 
@@ -108,8 +109,9 @@ def test_percentiles_are_over_the_last_values_only() -> None:
 
 def test_a_step_is_counted_once_however_many_rows_it_has() -> None:
     meter = StepMeter(Distribution(CollectorRegistry(), "x_seconds", "x", (1.0,), window=9))
-    for step, kind, num_tokens in ((1, "chunk", 8), (1, "decode", 1), (2, "decode", 1), (2, "freed", 0)):
-        meter.saw(Event(kind, step, 0.0, "a", num_tokens=num_tokens, duration=0.5))  # type: ignore[arg-type]
+    prompt, decode = make_sequence(8), make_sequence(1)
+    for seqs in ((prompt, decode), (decode,), ()):
+        meter.saw(StepPlan([ScheduledSequence.next_tokens(s, s.num_uncomputed_tokens) for s in seqs]), [], 1.0, 1.5)
     assert (meter.num_steps, meter.num_rows, meter.num_tokens) == (2, 3, 10)
 
 

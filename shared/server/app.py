@@ -16,7 +16,9 @@ from shared.server.chat_route import chat_route
 from shared.server.completions_route import completions_route
 from shared.server.generate_route import generate_route
 from shared.server.guard import Guard
+from shared.server.live_routes import live_routes
 from shared.server.models_route import models_route
+from shared.server.page_routes import page_routes
 from shared.server.request_log import RequestLog
 from shared.server.service import Service
 from shared.server.settings import ServerSettings
@@ -40,8 +42,9 @@ def create_app(engine: Engine, tokenizer: Any, model_name: str, **limits: Any) -
         redirect_slashes=False,
     )
     app.state.service = service
-    for route in (generate_route, completions_route, chat_route, models_route, status_routes):
+    for route in (generate_route, completions_route, chat_route, models_route, status_routes, live_routes):
         app.include_router(route(service))
+    app.include_router(page_routes(settings))
     add_error_handlers(app)
     app.add_middleware(BodyLimit, settings=settings)
     app.add_middleware(Guard, settings=settings)

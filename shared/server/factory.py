@@ -2,8 +2,8 @@
 
     PHASE=4 MODEL_NAME=path/to/model uvicorn shared.server.factory:app_from_env --factory --port 8001
 
-PHASE (default: the newest), MODEL_NAME, PAGESERVE_API_KEY, PAGESERVE_ALLOWED_HOSTS (comma-separated), and every
-setting of EngineConfig by its name in capitals.
+PHASE (default: the newest), MODEL_NAME, PAGESERVE_API_KEY, PAGESERVE_ALLOWED_HOSTS (comma-separated),
+PAGESERVE_LIVE_PAGE (1 or 0; default: over loopback only), and every setting of EngineConfig by its name in capitals.
 """
 
 import os
@@ -25,7 +25,7 @@ def app_from_env() -> FastAPI:
         config, limits = EngineConfig.from_env(), limits_from_env()
         loaded = load_model()
         engine = phase.build_engine()(loaded.model, config, loaded.tokenizer, load_draft_model(config))
-        return create_app(engine, loaded.tokenizer, loaded.name, **limits)
+        return create_app(engine, loaded.tokenizer, loaded.name, title=phase.label, **limits)
     except (SetupError, InvalidConfig) as error:
         raise SystemExit(f"error: {error}") from error
 
@@ -37,6 +37,10 @@ def limits_from_env() -> dict[str, Any]:
         limits["api_key"] = key
     if hosts := os.environ.get("PAGESERVE_ALLOWED_HOSTS"):
         limits["allowed_hosts"] = [name.strip() for name in hosts.split(",") if name.strip()]
+    if choice := os.environ.get("PAGESERVE_LIVE_PAGE"):
+        if choice not in ("0", "1"):
+            raise InvalidConfig(f"PAGESERVE_LIVE_PAGE: must be 1 or 0, got {choice!r}")
+        limits["live_page"] = choice == "1"
     return limits
 
 

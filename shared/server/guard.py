@@ -12,9 +12,11 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from shared.server.api_error import ApiError
+from shared.server.page_access import page_is_on
 from shared.server.settings import ServerSettings
 
 OPEN_PATHS = ("/health",)  # without a key: load balancers have none
+PAGE_PATHS = ("/", "/page/")  # nor has a browser that opens the page; the page asks for it, and sends it with /events
 
 
 class Guard:
@@ -22,6 +24,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         self._app = app
+        self._settings = settings
         self._hosts = {"localhost", *(name.lower() for name in settings.allowed_hosts)}
         self._key = None if settings.api_key is None else settings.api_key.encode()
 
@@ -44,8 +47,13 @@ class Guard:
         origin = headers.get("origin")
         if origin is not None and not self._is_own(origin.lower(), host):
             raise ApiError(403, f"requests from pages of {origin!r} are not answered", code="origin_not_allowed")
-        if self._key is not None and scope["path"] not in OPEN_PATHS:
+        if self._key is not None and not self._is_open(scope):
             self._check_key(headers.get("authorization", ""), self._key)
+
+    def _is_open(self, scope: Scope) -> bool:
+        path = scope["path"]
+        is_page = path == PAGE_PATHS[0] or path.startswith(PAGE_PATHS[1])
+        return path in OPEN_PATHS or (is_page and page_is_on(self._settings, scope))
 
     def _is_allowed(self, name: str, own_name: str) -> bool:
         """An IP address cannot be rebound; `own_name` is where the connection arrived."""

@@ -43,8 +43,8 @@ class ServerMetrics:
         self._unsubscribe: Callable[[], None] | None = None
 
     def open(self) -> None:
-        """Listen to the engine's events, from which the figures of its steps come."""
-        self._unsubscribe = self._engine.events.subscribe(self.step_meter.saw)
+        """Listen to the engine's steps."""
+        self._unsubscribe = self._engine.events.subscribe_to_steps(self.step_meter.saw)
 
     def close(self) -> None:
         if self._unsubscribe is not None:

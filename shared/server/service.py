@@ -25,6 +25,7 @@ from shared.server.api_error import ApiError, internal_error, unavailable
 from shared.server.event_stream import EventStream
 from shared.server.generation import Generation
 from shared.server.health import Health
+from shared.server.live_feed import LiveFeed
 from shared.server.mailbox import Mailbox
 from shared.server.metrics import ServerMetrics
 from shared.server.prompt_input import Encode, EncodedPrompt, with_text
@@ -63,6 +64,7 @@ class Service:
         self._mailbox = Mailbox()
         self.health = Health(engine, self._mailbox, self.tokenizer.run)
         self.engine = engine
+        self.live = LiveFeed(engine, title=settings.title, model=model_name)
         self._open: set[Generation] = set()
 
     def open(self) -> None:
@@ -89,27 +91,46 @@ class Service:
                 return EventStream(self._events(http, generation, answer, job), on_end=ending.pop_all().close)
             return ApiResponse(await until_disconnect(http, self._whole(generation, answer, job)))
 
+    async def send(self, job: Job) -> tuple[str, Generation]:
+        """Have the engine begin a job; its id, and what comes of it. Raises as `answer` does."""
+        self.health.check()
+        self._mailbox.open()
+        generation = Generation(self.engine, self._mailbox, self._observe)
+        answer = Answer.with_prefix(job.id_prefix)
+        try:
+            await self._hand_over(generation, answer, job)
+        except BaseException:
+            generation.close()
+            raise
+        return answer.answer_id, generation
+
     def drain(self, grace_s: float) -> None:
         """Take no new requests, and give up on those that still run in `grace_s` seconds."""
         self.health.is_draining = True
+        self.live.close()  # nor may a pause hold up the end
         asyncio.get_running_loop().call_later(grace_s, self._give_up)
 
     def close(self) -> None:
         """Let go of the engine, which goes on living."""
         self._give_up()
+        self.live.close()
         self.health.close()
         self.metrics.close()
         self.tokenizer.close()
 
     async def _begin(self, generation: Generation, answer: Answer, job: Job) -> None:
         """Until the engine's first output."""
+        await self._hand_over(generation, answer, job)
+        await generation.wait_for_first()
+
+    async def _hand_over(self, generation: Generation, answer: Answer, job: Job) -> None:
+        """Until the engine has the job."""
         try:
             prompts = await self.tokenizer.run(self._submit, generation, answer.answer_id, job)
         except EngineError as error:  # it takes nothing any more
             self.health.fail(str(error))
             raise
         answer.expect(prompts, job.params.n)
-        await generation.wait_for_first()
 
     def _submit(self, generation: Generation, answer_id: str, job: Job) -> list[EncodedPrompt]:
         """On the tokenizer's thread."""

@@ -16,6 +16,8 @@ class ServerSettings:
     api_key: if given, every route but /health wants `Authorization: Bearer <api_key>`.
     allowed_hosts: names under which the server may be reached, beside localhost and IP addresses; "*" is any.
     slo_ttft_s, slo_tpot_s: seconds that /metrics/summary holds requests against.
+    live_page: serve the page that shows the engine at work; None: only to connections that arrive over loopback.
+    title: what the page calls this engine.
     window: how many of the last values the summary's percentiles are taken over.
 
     The limits on prompt, queue, n, stop strings and logprobs are the engine's own.
@@ -31,6 +33,8 @@ class ServerSettings:
     slo_ttft_s: float = 2.0
     slo_tpot_s: float = 0.1
     window: int = 4096
+    live_page: bool | None = None
+    title: str = "PageServe"
 
     def __post_init__(self) -> None:
         for name in ("max_body_bytes", "body_timeout_s", "max_sequences", "default_chat_tokens", "window"):

@@ -1,11 +1,13 @@
-"""`/health`, `/metrics`, `/metrics/summary`, and `/`, which says where to go."""
+"""`/health`, `/metrics`, `/metrics/summary`, and `/`: for a browser the live page, for others where to go."""
 
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from shared.server.page_access import page_is_on
+from shared.server.page_routes import front_page
 from shared.server.route_docs import ERRORS, METRICS_TEXT
 from shared.server.service import Service
 from shared.server.wire import ApiResponse
@@ -29,8 +31,10 @@ def status_routes(service: Service) -> APIRouter:
     async def summary() -> dict[str, Any]:
         return service.metrics.summary()
 
-    @router.get("/", summary="Where to go", responses=ERRORS)
-    async def root() -> dict[str, str]:
-        return {"name": "PageServe", "model": service.model_name, "docs": "/docs"}
+    @router.get("/", summary="Where to go; the live page, if `Accept` has text/html", responses=ERRORS)
+    async def root(http: Request) -> Response:
+        if "text/html" in http.headers.get("accept", "") and page_is_on(service.settings, http.scope):
+            return front_page()
+        return ApiResponse({"name": "PageServe", "model": service.model_name, "docs": "/docs"})
 
     return router

@@ -1,25 +1,23 @@
-"""What the engine's steps were like, read off its events. Called on the engine's thread."""
+"""What the engine's steps were like. Called on the engine's thread, once a step."""
 
-from shared.events import Event
+from shared.output import StepOutput
 from shared.server.distribution import Distribution
+from shared.step import StepPlan
 
 
 class StepMeter:
-    """A step runs several rows, each with an event; the step is over when a row of the next one comes by."""
+    """Counts the steps that ran something."""
 
     def __init__(self, duration: Distribution) -> None:
         self.num_steps = 0
         self.num_rows = 0  # sequences, over all steps
         self.num_tokens = 0  # run, over all steps; drafts left out
         self._duration = duration
-        self._step = 0  # the last one seen
 
-    def saw(self, event: Event) -> None:
-        if event.kind not in ("chunk", "decode"):
+    def saw(self, plan: StepPlan, _outputs: list[StepOutput] | None, started: float, ended: float) -> None:
+        if not plan.items:
             return
-        if event.step != self._step:
-            self._step = event.step
-            self.num_steps += 1
-            self._duration.add(event.duration)
-        self.num_rows += 1
-        self.num_tokens += event.num_tokens
+        self.num_steps += 1
+        self.num_rows += len(plan.items)
+        self.num_tokens += sum(item.num_tokens for item in plan.items)
+        self._duration.add(ended - started)
