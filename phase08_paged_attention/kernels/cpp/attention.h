@@ -38,30 +38,48 @@ template <class C>
 static inline Lanes<C> load_lanes(const C* p) {
   return *(const Lanes<C>*)p;
 }
+// Sums over the lanes of as many vectors as there are lanes: lane i of the result is the sum of sums[i].
+// In each round two vectors become one that holds the halves of both: 15 additions for 16 sums.
 template <int DISTANCE, class V, size_t... I>
-static inline V swapped(V x, std::index_sequence<I...>) {
-  return __builtin_shufflevector(x, x, int(I ^ DISTANCE)...);
+static inline V halves(V a, V b, std::index_sequence<I...>) {
+  constexpr int n = sizeof...(I);
+  return __builtin_shufflevector(a, b, (I & DISTANCE ? int(I) + n : int(I))...) +
+         __builtin_shufflevector(a, b, (I & DISTANCE ? int(I ^ DISTANCE) + n : int(I ^ DISTANCE))...);
 }
 template <class C, int DISTANCE = lanes<C> / 2>
-static inline C total(Lanes<C> x) {  // log2(lanes) additions
-  if constexpr (DISTANCE == 0)
-    return x[0];
-  else
-    return total<C, DISTANCE / 2>(x + swapped<DISTANCE>(x, std::make_index_sequence<lanes<C>>()));
+static inline Lanes<C> totals(Lanes<C>* sums) {
+  if constexpr (DISTANCE == 0) {
+    return sums[0];
+  } else {
+#pragma GCC unroll 16
+    for (int i = 0; i < DISTANCE; i++)
+      sums[i] = halves<DISTANCE>(sums[i], sums[i + DISTANCE], std::make_index_sequence<lanes<C>>());
+    return totals<C, DISTANCE / 2>(sums);
+  }
 }
 
 // VECS x lanes numbers per head; 0: any number, slowly.
 template <class C, int VECS>
-static inline C dot(const C* query, const C* key, i64 D) {
+static inline void dot(const C* query, const C* const* keys, C* scores, i64 num, i64 D, C scale) {
   if constexpr (VECS == 0) {
-    C sum = 0;
-    for (i64 d = 0; d < D; d++) sum += query[d] * key[d];
-    return sum;
+    for (i64 j = 0; j < num; j++) {
+      C sum = 0;
+      for (i64 d = 0; d < D; d++) sum += query[d] * keys[j][d];
+      scores[j] = sum * scale;
+    }
   } else {
-    Lanes<C> sum = {};
+    for (i64 start = 0; start < num; start += lanes<C>) {
+      const i64 last = num - start - 1;  // the last key stands in for those that a last, short group has not
+      Lanes<C> sums[lanes<C>] = {};
 #pragma GCC unroll 16
-    for (int v = 0; v < VECS; v++) sum += load_lanes<C>(query + v * lanes<C>) * load_lanes<C>(key + v * lanes<C>);
-    return total<C>(sum);
+      for (int i = 0; i < lanes<C>; i++) {
+        const C* key = keys[start + std::min<i64>(i, last)];
+#pragma GCC unroll 16
+        for (int v = 0; v < VECS; v++)
+          sums[i] += load_lanes<C>(query + v * lanes<C>) * load_lanes<C>(key + v * lanes<C>);
+      }
+      *(Lanes<C>*)(scores + start) = totals<C>(sums) * scale;
+    }
   }
 }
 
@@ -134,7 +152,7 @@ static void attend_tile(const C* query, const S* key, const S* value, C* out, co
       const i64 num = std::min(end, position + i + 1) - low, skip = low - start;
       for (i64 g = 0; g < G && num > 0; g++) {
         const C* q = query + i * in_stride + g * D;
-        for (i64 j = 0; j < num; j++) scores[j] = dot<C, VECS>(q, keys[skip + j], D) * C(options.scale);
+        dot<C, VECS>(q, keys + skip, scores, num, D, C(options.scale));
         if (options.softcap > 0)
           for (i64 j = 0; j < num; j++) scores[j] = C(options.softcap) * std::tanh(scores[j] / C(options.softcap));
         online[i * G + g].add(out + i * out_stride + g * D, scores, values + skip, num, D);
