@@ -53,7 +53,8 @@ class NativeForward:
         self.inverse_frequencies, self.rope_scale = _rope(model)
         self.embedding = model.get_input_embeddings().weight  # [V, C]
         self.final_norm = self._vector(model.model.norm.weight)
-        self.head = operations.linear(model.lm_head.weight)
+        is_tied = model.lm_head.weight is self.embedding
+        self.head = operations.linear(self.embedding) if is_tied else self._fused([model.lm_head])
         self.layers = [self._take_layer(layer, config) for layer in model.model.layers]
         model.weights_are_taken = True
 
@@ -119,8 +120,11 @@ def why_not_native(model: Any) -> str | None:
         return f"the native forward has no {rope} RoPE (it has {', '.join(ROPE_TYPES)})"
     if config.hidden_act != "silu":
         return f"the native forward has no {config.hidden_act} activation (it has silu)"
-    if getattr(model.model.layers[0].mlp.gate_proj, "bias", None) is not None:
+    layer = model.model.layers[0]
+    if layer.mlp.gate_proj.bias is not None:
         return "the native forward has no biases in the MLP"
+    if getattr(config, "use_sliding_window", False) and not hasattr(layer.self_attn, "sliding_window"):
+        return "this version of transformers does not say which layers have a sliding window"
     return None
 
 

@@ -9,9 +9,9 @@ import math
 from collections.abc import Sequence as Seq
 from typing import Any
 
-import numpy as np
 import torch
 
+from phase08_paged_attention.huge_pages import HUGE_PAGE, zero_bytes
 from shared.kv_sizing import head_dim, num_kv_heads
 
 
@@ -72,8 +72,8 @@ class PagedKVCache:
 
 
 def zeros(shape: Seq[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """As torch.zeros, which writes every byte on a CPU; numpy leaves that to the system, page by page, at first use."""
+    """As torch.zeros, which writes every byte on a CPU; here large ones are written as they are first used."""
     num_bytes = math.prod(shape) * dtype.itemsize
-    if device.type != "cpu" or num_bytes == 0:
+    if device.type != "cpu" or num_bytes < HUGE_PAGE:
         return torch.zeros(tuple(shape), dtype=dtype, device=device)
-    return torch.from_numpy(np.zeros(num_bytes, dtype=np.uint8)).view(dtype).view(tuple(shape))
+    return zero_bytes(num_bytes).view(dtype).view(tuple(shape))

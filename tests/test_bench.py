@@ -8,7 +8,6 @@ import re
 import signal
 import statistics
 import subprocess
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -216,7 +215,7 @@ def test_ctrl_c_keeps_the_rounds_that_were_finished(
     def interrupted_in_time(self: Worker, requests: Any) -> Any:
         calls.append(self.spec.name)
         if calls.count("phase02") == 3:  # warm-up, round 1, round 2
-            threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
+            signal.raise_signal(signal.SIGINT)
         return serve(self, requests)
 
     monkeypatch.setattr(Worker, "serve", interrupted_in_time)

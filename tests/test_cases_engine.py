@@ -227,7 +227,7 @@ def test_smp_05_generation_config_does_not_penalize_unasked(phase: Phase, tmp_pa
 
 @pytest.mark.real_model
 def test_str_01_characters_of_several_tokens_come_whole(phase: Phase, real_model: Any) -> None:
-    with open_engine(phase, real_model.model, real_model.tokenizer) as engine:
+    with open_engine(phase, real_model.model, real_model.tokenizer, kv_num_blocks=64) as engine:
         prompt = encode_chat(real_model.tokenizer, [{"role": "user", "content": "Repeat exactly: 😀😀😀😀"}])
         request = Request(prompt, SamplingParams(max_tokens=24))
         stream = engine.stream(request)
@@ -243,7 +243,7 @@ def test_str_01_characters_of_several_tokens_come_whole(phase: Phase, real_model
 @pytest.mark.real_model
 def test_str_03_the_leading_space_is_kept(phase: Phase, real_model: Any) -> None:
     tokenizer = real_model.tokenizer
-    with open_engine(phase, real_model.model, tokenizer) as engine:
+    with open_engine(phase, real_model.model, tokenizer, kv_num_blocks=64) as engine:
         prompt = encode_text(tokenizer, "The capital of France is")
         request = Request(prompt, SamplingParams(max_tokens=8))
         deltas = [output.text for output in engine.stream(request)]

@@ -293,11 +293,13 @@ def fresh_copy(loaded: Any) -> Callable[[], Any]:
 def test_the_real_model_gives_hf_tokens_on_eight_chats_together(
     phase: Phase, real_model: Any, real_reference: Any, chat_prompt_ids: list[list[int]], real_expected: list[list[int]]
 ) -> None:
+    num_tokens = 24 if 2 <= phase.number <= 6 else 64  # these run phase 1's forward pass, eight times a step
+    expected_tokens = [tokens[:num_tokens] for tokens in real_expected]
     engine = phase.build_engine()(real_model.model, EngineConfig(), real_model.tokenizer)
-    outputs = engine.generate([greedy(prompt, 64) for prompt in chat_prompt_ids])
+    outputs = engine.generate([greedy(prompt, num_tokens) for prompt in chat_prompt_ids])
     engine.close()
     assert_same_tokens(
-        phase.build_engine(), fresh_copy(real_reference), chat_prompt_ids, token_lists(outputs), real_expected
+        phase.build_engine(), fresh_copy(real_reference), chat_prompt_ids, token_lists(outputs), expected_tokens
     )
 
 

@@ -89,6 +89,24 @@ def test_fp64_logits_are_hugging_faces(family: str) -> None:
     torch.testing.assert_close(actual, expected, atol=1e-10, rtol=0)
 
 
+def test_a_sliding_window_in_some_layers_is_honoured() -> None:
+    window = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
+    expected = hf_logits(FAMILIES["qwen2"](**window), Q[:40])
+    assert (expected - hf_logits(FAMILIES["qwen2"](), Q[:40])).abs().max() > 0.1, "it matters"
+    model = FAMILIES["qwen2"](**window)
+    actual = Pages(model, Q[:40]).logits(make_forward(model, EngineConfig(forward="native")), [30, 1, 9])
+    torch.testing.assert_close(actual, expected, atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_the_head_is_taken_over_too_unless_it_is_the_embedding(is_tied: bool) -> None:
+    expected = hf_logits(tiny_llama(tie_word_embeddings=is_tied), Q[:20])
+    model = tiny_llama(tie_word_embeddings=is_tied)
+    forward = make_forward(model, EngineConfig(forward="native"))
+    assert model.lm_head.weight.numel() == (model.get_input_embeddings().weight.numel() if is_tied else 0)
+    torch.testing.assert_close(Pages(model, Q[:20]).logits(forward, [20]), expected, atol=1e-10, rtol=0)
+
+
 def test_a_token_has_the_same_logits_to_the_last_bit_however_it_was_scheduled() -> None:
     """Nothing that is summed up depends on the neighbours, on where a chunk ends, or on the block size."""
     models = [tiny_llama().float() for _ in range(4)]

@@ -9,6 +9,7 @@ Letters: T tokens of the step, K inputs, N outputs, W outputs of a panel, Hq que
 import torch
 import torch.nn.functional as F
 
+from phase08_paged_attention.huge_pages import Arena
 from phase08_paged_attention.kernels.cpp_library import cpp_library
 from phase08_paged_attention.operations import HeadNorms, Linear, Rotation
 from phase08_paged_attention.packed_batch import PackedBatch
@@ -26,21 +27,24 @@ class CppOperations:
 
     def __init__(self) -> None:
         self.library = cpp_library()
+        self.arena = Arena()
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
         num_outputs, num_inputs = weight.shape
         width = self.library.panel_width()
         padded = F.pad(weight, (0, 0, 0, -num_outputs % width))  # [N rounded up, K]
-        panels = padded.unflatten(0, (-1, width)).transpose(1, 2).contiguous()  # [N / W, K, W]
+        panels = self.arena.copy_of(padded.unflatten(0, (-1, width)).transpose(1, 2))  # [N / W, K, W]
+        num_padded = len(padded)
         function = getattr(self.library, f"linear_{STORED[weight.dtype]}")
         bias = None if bias is None else bias.float()
 
         def run(x: torch.Tensor) -> torch.Tensor:
             x = x.contiguous()  # [T, K]
-            y = torch.empty(len(x), len(padded), dtype=torch.float32)  # [T, N rounded up]
+            num_tokens = x.shape[0]
+            y = torch.empty(num_tokens, num_padded)  # [T, N rounded up]
             num_threads = torch.get_num_threads()
-            function(panels.data_ptr(), x.data_ptr(), y.data_ptr(), len(x), num_inputs, len(padded), num_threads)
-            y = y[:, :num_outputs]
+            function(panels.data_ptr(), x.data_ptr(), y.data_ptr(), num_tokens, num_inputs, num_padded, num_threads)
+            y = y if num_padded == num_outputs else y[:, :num_outputs]
             return y if bias is None else y.add_(bias)
 
         return run
@@ -75,14 +79,14 @@ class CppOperations:
             batch.slots.data_ptr(),
             cache.key[layer].data_ptr(),
             cache.value[layer].data_ptr(),
-            len(qkv),
+            qkv.shape[0],
             num_heads,
             num_kv_heads,
             head_dim,
             block_size,
             torch.get_num_threads(),
         )
-        return qkv.unflatten(-1, (-1, head_dim))[:, :num_heads]  # [T, Hq, D]
+        return qkv.view(qkv.shape[0], -1, head_dim)[:, :num_heads]  # [T, Hq, D]
 
     def silu_multiply(self, gate_up: torch.Tensor) -> torch.Tensor:
         gate_up = gate_up.contiguous()  # [T, 2 I]
