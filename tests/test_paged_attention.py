@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import GptOssConfig, GptOssForCausalLM
 
-from phase08_paged_attention.engine import build_engine
 from phase08_paged_attention.attention_kernel import AttentionOptions
+from phase08_paged_attention.engine import build_engine
 from phase08_paged_attention.gather_attention import attend
 from phase08_paged_attention.paged_attention import install, paged_attention
 from phase08_paged_attention.paged_kv_cache import PagedKVCache, zeros

@@ -226,7 +226,7 @@ def test_in_random_traffic_no_block_of_a_prompt_is_computed_twice_and_everybody_
 @pytest.mark.parametrize("phase", final_phases, ids=lambda p: p.package[:7])
 @pytest.mark.parametrize(("block_size", "chunk"), [(1, 16), (3, 7), (7, 64), (16, 5)])
 def test_shared_beginnings_in_flight_give_the_tokens_of_generate(phase, block_size: int, chunk: int) -> None:
-    prompts = [Q[:48] + [number, *Q[number : number + number % 5]] for number in range(12)]
+    prompts = [[*Q[:48], number, *Q[number : number + number % 5]] for number in range(12)]
     with open_engine(phase, kv_block_size=block_size, prefill_chunk_size=chunk, max_batch_size=8) as engine:
         with engine.events.recording() as events:
             outputs = engine.generate([greedy(prompt, 6) for prompt in prompts])
