@@ -8,6 +8,7 @@ import torch
 from phase08_paged_attention.attention_kernel import AttentionKernel
 from phase08_paged_attention.gather_attention import GatherAttention
 from phase08_paged_attention.kernels.cpp_attention import CppAttention
+from phase08_paged_attention.kernels.cpp_library import STORED_AS
 from phase08_paged_attention.kernels.cpp_operations import CppOperations
 from phase08_paged_attention.kernels.unavailable import KernelUnavailable
 from phase08_paged_attention.native_forward import NativeForward, why_not_native
@@ -42,7 +43,7 @@ class Candidate(NamedTuple):
 
 
 KERNELS = {  # the fastest first
-    "cpp": Candidate(CppAttention, "cpu", (torch.float32, torch.float64, torch.bfloat16)),
+    "cpp": Candidate(CppAttention, "cpu", tuple(STORED_AS)),
     "numba": Candidate(_numba, "cpu", (torch.float32, torch.float64, torch.bfloat16)),
     "triton": Candidate(_triton, "cuda", (torch.float32, torch.bfloat16, torch.float16)),
     "torch": Candidate(GatherAttention),

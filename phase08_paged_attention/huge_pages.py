@@ -1,7 +1,7 @@
 """Large pieces of host memory in pages of 2 MiB instead of 4 KiB, where the system has them (Linux).
 
-Weights and K/V are read from end to end in every step. Each page costs a look-up of its own, and 4 KiB is read faster
-than a page is found: with large pages the same step reads up to a fifth more per second on two cores.
+Weights and K/V are read from end to end in every step, and each page costs a look-up of its own: 512 times fewer pages,
+512 times fewer look-ups.
 """
 
 import mmap

@@ -3,12 +3,10 @@
 import torch
 
 from phase08_paged_attention.attention_kernel import Attend, AttentionOptions
-from phase08_paged_attention.kernels.cpp_library import cpp_library
+from phase08_paged_attention.kernels.cpp_library import STORED_AS, cpp_library
 from phase08_paged_attention.kernels.tiles import tiles_of
 from phase08_paged_attention.packed_batch import PackedBatch
 from phase08_paged_attention.paged_kv_cache import PagedKVCache
-
-STORED = {torch.float32: "f32", torch.float64: "f64", torch.bfloat16: "bf16"}  # dtype of the pool -> the C++ name of it
 
 
 class CppAttention:
@@ -20,7 +18,7 @@ class CppAttention:
         self.library = cpp_library()
 
     def prepare(self, batch: PackedBatch, cache: PagedKVCache) -> Attend:
-        function = getattr(self.library, f"attend_{STORED[cache.key.dtype]}")
+        function = getattr(self.library, f"attend_{STORED_AS[cache.key.dtype]}")
         computed = torch.float64 if cache.key.dtype == torch.float64 else torch.float32
         tiles = tiles_of(batch, self.library.max_tile())  # [tiles, 4]
         tables = batch.block_tables.contiguous()  # [R, M]

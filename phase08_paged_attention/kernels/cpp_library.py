@@ -16,7 +16,7 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 
-import torch  # noqa: F401 - its OpenMP has to be there first
+import torch  # its OpenMP has to be there first
 
 from phase08_paged_attention.kernels.unavailable import KernelUnavailable
 from shared.loading.model_cache import cache_dir
@@ -31,6 +31,7 @@ FLAGS = (
 TIMEOUT_S = 120
 
 POINTER, SIZE, NUMBER, THREADS = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_int
+STORED_AS = {torch.float32: "f32", torch.float64: "f64", torch.bfloat16: "bf16"}  # dtype -> suffix of its functions
 SIGNATURES = {
     "attend": (*[POINTER] * 6, *[SIZE] * 7, NUMBER, NUMBER, SIZE, THREADS),
     "linear": (*[POINTER] * 3, *[SIZE] * 3, THREADS),
@@ -45,7 +46,7 @@ def cpp_library() -> ctypes.CDLL:
     """The library, compiled if need be. Raises KernelUnavailable where there is no compiler, or it fails."""
     library = ctypes.CDLL(str(_compiled()))
     for name, arguments in SIGNATURES.items():
-        for suffix in ("", "_f32", "_f64", "_bf16"):
+        for suffix in ("", *(f"_{stored}" for stored in STORED_AS.values())):
             if function := getattr(library, name + suffix, None):
                 function.argtypes, function.restype = arguments, None
     return library

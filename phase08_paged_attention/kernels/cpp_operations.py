@@ -10,12 +10,10 @@ import torch
 import torch.nn.functional as F
 
 from phase08_paged_attention.huge_pages import Arena
-from phase08_paged_attention.kernels.cpp_library import cpp_library
+from phase08_paged_attention.kernels.cpp_library import STORED_AS, cpp_library
 from phase08_paged_attention.operations import HeadNorms, Linear, Rotation
 from phase08_paged_attention.packed_batch import PackedBatch
 from phase08_paged_attention.paged_kv_cache import PagedKVCache
-
-STORED = {torch.float32: "f32", torch.bfloat16: "bf16"}  # dtype of weights and pool -> the C++ name of it
 
 
 class CppOperations:
@@ -23,7 +21,7 @@ class CppOperations:
 
     name = "cpp"
     dtype = torch.float32
-    stored = STORED
+    stored = (torch.float32, torch.bfloat16)  # dtypes of weights and pool
 
     def __init__(self) -> None:
         self.library = cpp_library()
@@ -35,7 +33,7 @@ class CppOperations:
         padded = F.pad(weight, (0, 0, 0, -num_outputs % width))  # [N rounded up, K]
         panels = self.arena.copy_of(padded.unflatten(0, (-1, width)).transpose(1, 2))  # [N / W, K, W]
         num_padded = len(padded)
-        function = getattr(self.library, f"linear_{STORED[weight.dtype]}")
+        function = getattr(self.library, f"linear_{STORED_AS[weight.dtype]}")
         bias = None if bias is None else bias.float()
 
         def run(x: torch.Tensor) -> torch.Tensor:
@@ -68,7 +66,7 @@ class CppOperations:
         qkv = qkv.contiguous()  # [T, (Hq + 2 H) D]
         _, _, num_kv_heads, block_size, head_dim = cache.key.shape
         num_heads = qkv.shape[1] // head_dim - 2 * num_kv_heads
-        function = getattr(self.library, f"place_{STORED[cache.key.dtype]}")
+        function = getattr(self.library, f"place_{STORED_AS[cache.key.dtype]}")
         function(
             qkv.data_ptr(),
             rotation.cos.data_ptr(),

@@ -1,7 +1,7 @@
 """The options that commands have in common, and what is made of them."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from shared.bench.systems import ModelChoice
 from shared.errors import SetupError
@@ -88,6 +88,16 @@ def listed(read: Callable[[str], object]) -> Callable[[str], list]:
         return [read(part) for part in text.split(",")]
 
     return values_separated_by_commas
+
+
+def none_or_of(known: Collection[str]) -> Callable[[str], list[str]]:
+    def none_or_names_of_these(text: str) -> list[str]:
+        names = [] if text == "none" else text.split(",")
+        if unknown := [name for name in names if name not in known]:
+            raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not one of {', '.join(known)}, or none")
+        return names
+
+    return none_or_names_of_these
 
 
 def model_choice(args: argparse.Namespace) -> ModelChoice:

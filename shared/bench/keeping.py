@@ -2,12 +2,15 @@
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from rich.console import Console
 
 from shared.bench.code_files import REPOSITORY
 from shared.bench.columns import ON_SCREEN, make_table, said_columns
+from shared.bench.progress import ProgressLine
 from shared.bench.results import Result, write_result
 from shared.bench.source_line import disturbance, source_line
 from shared.bench.tables import PUBLISHED
@@ -15,6 +18,25 @@ from shared.bench.tables import PUBLISHED
 WIDE = 260  # characters, where no terminal says how wide it is
 out = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else WIDE)
 err = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
+
+
+class Plan(Protocol):
+    @property
+    def num_announcements(self) -> int: ...
+
+
+AnyPlan = TypeVar("AnyPlan", bound=Plan)
+
+
+def run_and_keep(
+    run: Callable[[AnyPlan, Callable[[str], None], Callable[[Result], object]], None],
+    plan: AnyPlan,
+    args: argparse.Namespace,
+) -> int:
+    """Run a plan under a progress line and keep each of its results as it comes. Returns a command's exit code."""
+    with ProgressLine(err, plan.num_announcements) as progress:
+        run(plan, progress.announce, lambda result: keep(result, args))
+    return 0
 
 
 def keep(result: Result, args: argparse.Namespace) -> Path:

@@ -4,8 +4,9 @@ A stand-in for the runner returns the same token at once; what is left is planni
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
+from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
 from statistics import median
@@ -53,19 +54,37 @@ def run_step_cost(
     cases: Seq[StepCostCase], num_steps: int, num_rounds: int, announce: Callable[[str], None]
 ) -> list[SystemResult]:
     """Measure all cases, phases from 2 on, in each round."""
+    return in_rounds(cases, num_rounds, announce, lambda case: {"step_s": median(step_times(case, num_steps))})
+
+
+def in_rounds(
+    cases: Seq[StepCostCase],
+    num_rounds: int,
+    announce: Callable[[str], None],
+    measure: Callable[[StepCostCase], Figures],
+    code: Seq[str] = (),
+) -> list[SystemResult]:
+    """code: files that are measured beside the phase's engine."""
     repeats: dict[str, list[Figures]] = {case.name: [] for case in cases}
     for number in range(1, num_rounds + 1):
         for case in cases:
             announce(f"round {number} of {num_rounds}: {case.label}")
-            repeats[case.name].append({"step_s": median(step_times(case, num_steps))})
+            repeats[case.name].append(measure(case))
     return [
-        SystemResult(case.name, case.label, repeats[case.name], code=[f"{case.phase.package}/engine.py"])
+        SystemResult(case.name, case.label, repeats[case.name], code=[f"{case.phase.package}/engine.py", *code])
         for case in cases
     ]
 
 
 def step_times(case: StepCostCase, num_steps: int) -> list[float]:
     """Seconds of each of so many decode steps, all sequences running."""
+    with instant_decoding(case, num_steps) as engine:
+        return [timed(engine.step) for _ in range(num_steps)]
+
+
+@contextmanager
+def instant_decoding(case: StepCostCase, num_steps: int) -> Iterator[Any]:
+    """An engine without a model whose sequences all decode, and have room for so many steps."""
     engine = instant_engine(case, num_steps)
     try:
         for number in range(case.num_sequences):
@@ -74,7 +93,7 @@ def step_times(case: StepCostCase, num_steps: int) -> list[float]:
             engine.step()
         if (num_running := engine.stats().num_running) != case.num_sequences:
             raise RuntimeError(f"{case.label}: {num_running} are")
-        return [timed(engine.step) for _ in range(num_steps)]
+        yield engine
     finally:
         engine.close()
 

@@ -34,7 +34,7 @@ def recorded(engine: Any, path: str | Path | None, **about: Any) -> Iterator[Non
     if path is None:
         yield
         return
-    with _opened(Path(path)) as file, _writing(engine, file, about):
+    with _opened(Path(path)) as file, written(engine, file, about):
         yield
 
 
@@ -46,7 +46,8 @@ def _opened(path: Path) -> TextIO:
 
 
 @contextmanager
-def _writing(engine: Any, file: TextIO, about: Record) -> Iterator[None]:
+def written(engine: Any, file: TextIO, about: Record, every_s: float = WRITE_EVERY_S) -> Iterator[None]:
+    """Write down what `engine` does while the block runs. every_s: seconds between two looks at what there is."""
     tap, encoder, is_over = Tap(engine), Encoder(time.perf_counter()), threading.Event()
     tap.open()
     file.write(to_line(encoder.start(engine, **about)) + "\n")
@@ -54,7 +55,7 @@ def _writing(engine: Any, file: TextIO, about: Record) -> Iterator[None]:
     def write() -> None:
         is_last = False
         while not is_last:
-            is_last = is_over.wait(WRITE_EVERY_S)
+            is_last = is_over.wait(every_s)
             file.writelines(to_line(encoder.encode(raw)) + "\n" for raw in tap.take())
 
     thread = threading.Thread(target=write, name="pageserve-recorder", daemon=True)

@@ -7,8 +7,7 @@ from shared.bench.arguments import add_keeping, add_model, check_publishable, co
 from shared.bench.code_files import REPOSITORY
 from shared.bench.host import provenance
 from shared.bench.interference import InterferencePlan, Tokens, interference_spec, run_interference
-from shared.bench.keeping import err, keep
-from shared.bench.progress import ProgressLine
+from shared.bench.keeping import run_and_keep
 
 EXPLANATION = """what happens: the streams (prompts of 16 to 32 tokens) decode. When each has 8 tokens, the long
 prompt comes, between two steps. From then until its first token is the window. Then all run to their forced ends.
@@ -69,6 +68,4 @@ def run(args: argparse.Namespace, argv: Seq[str]) -> int:
         num_rounds=args.repeats,
         provenance=provenance(argv, REPOSITORY),
     )
-    with ProgressLine(err, plan.num_announcements) as progress:
-        run_interference(plan, progress.announce, lambda result: keep(result, args))
-    return 0
+    return run_and_keep(run_interference, plan, args)

@@ -6,10 +6,9 @@ from collections.abc import Sequence as Seq
 from shared.bench.arguments import add_keeping, add_model, check_publishable, listed, model_choice, phases
 from shared.bench.code_files import REPOSITORY
 from shared.bench.host import provenance
-from shared.bench.keeping import err, keep
+from shared.bench.keeping import err, run_and_keep
 from shared.bench.moves import MOVES, LeftOut, systems_of
 from shared.bench.offline import OfflinePlan, run_offline
-from shared.bench.progress import ProgressLine
 from shared.bench.systems import SystemSpec
 from shared.errors import SetupError
 from shared.registry import phase_by_number
@@ -52,9 +51,7 @@ def run(args: argparse.Namespace, argv: Seq[str]) -> int:
         provenance=provenance(argv, REPOSITORY),
         kind="moves",
     )
-    with ProgressLine(err, plan.num_announcements) as progress:
-        run_offline(plan, progress.announce, lambda result: keep(result, args))
-    return 0
+    return run_and_keep(run_offline, plan, args)
 
 
 def _specs(args: argparse.Namespace) -> list[SystemSpec]:

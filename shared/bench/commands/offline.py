@@ -1,17 +1,24 @@
 """`offline`: throughput and latency of every phase beside Hugging Face."""
 
 import argparse
-from collections.abc import Collection
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
 from shared.bench.ablation import variant_spec, variants
-from shared.bench.arguments import add_keeping, add_model, add_phases, check_publishable, count, listed, model_choice
+from shared.bench.arguments import (
+    add_keeping,
+    add_model,
+    add_phases,
+    check_publishable,
+    count,
+    listed,
+    model_choice,
+    none_or_of,
+)
 from shared.bench.code_files import REPOSITORY
 from shared.bench.host import provenance
-from shared.bench.keeping import err, keep
+from shared.bench.keeping import run_and_keep
 from shared.bench.offline import OfflinePlan, run_offline
-from shared.bench.progress import ProgressLine
 from shared.bench.systems import BENCH_CONFIG, SystemSpec, hf_continuous_spec, hf_spec, hf_static_spec, phase_spec
 from shared.bench.workloads import FOR_ALL, SHAPES, num_of
 
@@ -36,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_phases(what)
     what.add_argument(
         "--baselines",
-        type=_baselines,
+        type=none_or_of(BASELINES),
         default=["hf", "hf-static"],
         metavar="NAMES",
         help=f"of {','.join(BASELINES)}, or none; default: hf,hf-static",
@@ -83,9 +90,7 @@ def run(args: argparse.Namespace, argv: Seq[str]) -> int:
         num_rounds=args.repeats,
         provenance=provenance(argv, REPOSITORY),
     )
-    with ProgressLine(err, plan.num_announcements) as progress:
-        run_offline(plan, progress.announce, lambda result: keep(result, args))
-    return 0
+    return run_and_keep(run_offline, plan, args)
 
 
 def _specs(args: argparse.Namespace) -> list[SystemSpec]:
@@ -102,16 +107,5 @@ def _specs(args: argparse.Namespace) -> list[SystemSpec]:
     return [baselines[name] for name in args.baselines] + phases + ablated
 
 
-def _baselines(text: str) -> list[str]:
-    return _names(text, BASELINES)
-
-
 def _variants(text: str) -> list[str]:
-    return list(variants()) if text == "all" else _names(text, variants())
-
-
-def _names(text: str, known: Collection[str]) -> list[str]:
-    names = [] if text == "none" else text.split(",")
-    if unknown := [name for name in names if name not in known]:
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not none or of {', '.join(known)}")
-    return names
+    return list(variants()) if text == "all" else none_or_of(variants())(text)

@@ -5,15 +5,23 @@ from collections.abc import Sequence as Seq
 from dataclasses import replace
 from pathlib import Path
 
-from shared.bench.arguments import add_keeping, add_model, check_publishable, count, listed, model_choice, phases
+from shared.bench.arguments import (
+    add_keeping,
+    add_model,
+    check_publishable,
+    count,
+    listed,
+    model_choice,
+    none_or_of,
+    phases,
+)
 from shared.bench.code_files import REPOSITORY
 from shared.bench.host import provenance
-from shared.bench.keeping import err, keep
+from shared.bench.keeping import err, run_and_keep
 from shared.bench.offline import OfflinePlan, run_offline
 from shared.bench.peers.catalogue import PEERS, Home, Peer, peer_named, peers_dir
 from shared.bench.peers.install import install
 from shared.bench.peers.process import PeerSpec, default_num_threads
-from shared.bench.progress import ProgressLine
 from shared.bench.systems import ModelChoice, SystemSpec, hf_spec, hf_static_spec, phase_spec
 from shared.bench.workloads import SHAPES, check_key
 from shared.errors import SetupError
@@ -48,7 +56,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what to compare")
     what.add_argument(
         "--peers",
-        type=_names,
+        type=none_or_of([*PEERS, *BASELINES]),
         default=DEFAULT,
         metavar="NAMES",
         help=f"of {','.join([*PEERS, *BASELINES])}, or none; default: {','.join(DEFAULT)}",
@@ -94,9 +102,7 @@ def run(args: argparse.Namespace, argv: Seq[str]) -> int:
         provenance=provenance(argv, REPOSITORY),
         kind="peers",
     )
-    with ProgressLine(err, plan.num_announcements) as progress:
-        run_offline(plan, progress.announce, lambda result: keep(result, args))
-    return 0
+    return run_and_keep(run_offline, plan, args)
 
 
 def _check_workloads(keys: Seq[str]) -> None:
@@ -147,11 +153,3 @@ def _installable(text: str) -> list[Peer]:
         return [peer_named(name) for name in text.split(",")]
     except SetupError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _names(text: str) -> list[str]:
-    names = [] if text == "none" else text.split(",")
-    known = [*PEERS, *BASELINES]
-    if unknown := [name for name in names if name not in known]:
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not one of {', '.join(known)}, or none")
-    return names

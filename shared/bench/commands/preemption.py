@@ -14,9 +14,8 @@ from shared.bench.arguments import (
 )
 from shared.bench.code_files import REPOSITORY
 from shared.bench.host import provenance
-from shared.bench.keeping import err, keep
+from shared.bench.keeping import run_and_keep
 from shared.bench.preemption import PreemptionPlan, run_preemption
-from shared.bench.progress import ProgressLine
 
 EXPLANATION = """what happens: the requests of workload D come at once, to a K/V pool of each size. All may answer
 with 256 tokens, and four in five stop before 32, which no scheduler knows. Phase 8 promises each the worst case, so few
@@ -53,6 +52,4 @@ def run(args: argparse.Namespace, argv: Seq[str]) -> int:
         num_rounds=args.repeats,
         provenance=provenance(argv, REPOSITORY),
     )
-    with ProgressLine(err, plan.num_announcements) as progress:
-        run_preemption(plan, progress.announce, lambda result: keep(result, args))
-    return 0
+    return run_and_keep(run_preemption, plan, args)

@@ -16,9 +16,8 @@ from shared.bench.arguments import (
 )
 from shared.bench.code_files import REPOSITORY
 from shared.bench.host import provenance
-from shared.bench.keeping import err, keep
+from shared.bench.keeping import run_and_keep
 from shared.bench.offline import OfflinePlan, run_offline
-from shared.bench.progress import ProgressLine
 from shared.bench.systems import BENCH_CONFIG, ModelChoice, SystemSpec, phase_spec
 from shared.registry import newest_phase
 
@@ -57,9 +56,7 @@ def run(args: argparse.Namespace, argv: Seq[str]) -> int:
         provenance=provenance(argv, REPOSITORY),
         kind="speculation",
     )
-    with ProgressLine(err, plan.num_announcements) as progress:
-        run_offline(plan, progress.announce, lambda result: keep(result, args))
-    return 0
+    return run_and_keep(run_offline, plan, args)
 
 
 def _specs(model: ModelChoice, batch_sizes: Seq[int], num_guesses: int) -> Iterator[SystemSpec]:

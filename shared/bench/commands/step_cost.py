@@ -1,6 +1,7 @@
 """`step-cost`: milliseconds a step costs beside the model."""
 
 import argparse
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 
 from shared.bench.arguments import add_keeping, add_phases, add_sequences, count
@@ -8,7 +9,7 @@ from shared.bench.code_files import REPOSITORY
 from shared.bench.host import provenance
 from shared.bench.keeping import err, keep
 from shared.bench.progress import ProgressLine
-from shared.bench.results import Result
+from shared.bench.results import Result, SystemResult
 from shared.errors import SetupError
 
 FIRST_WITH_STEPS = 2
@@ -25,7 +26,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, argv: Seq[str]) -> int:
-    from shared.bench.step_cost import StepCostCase, run_step_cost  # imports torch
+    from shared.bench.step_cost import run_step_cost  # imports torch
+
+    return run_cases("step-cost", run_step_cost, args, argv)
+
+
+def run_cases(kind: str, measure: Callable[..., list[SystemResult]], args: argparse.Namespace, argv: Seq[str]) -> int:
+    """measure: gets the cases, the steps of a repeat, the rounds, and whom to tell what comes."""
+    from shared.bench.step_cost import StepCostCase
 
     phases = [phase for phase in args.phases if phase.number >= FIRST_WITH_STEPS]
     if not phases:
@@ -33,6 +41,6 @@ def run(args: argparse.Namespace, argv: Seq[str]) -> int:
     cases = [StepCostCase(phase, num_sequences) for phase in phases for num_sequences in args.sequences]
     origin = provenance(argv, REPOSITORY)
     with ProgressLine(err, len(cases) * args.repeats) as progress:
-        systems = run_step_cost(cases, args.steps, args.repeats, progress.announce)
-    keep(Result("step-cost", origin, systems, planned_repeats=args.repeats), args)
+        systems = measure(cases, args.steps, args.repeats, progress.announce)
+    keep(Result(kind, origin, systems, planned_repeats=args.repeats), args)
     return 0

@@ -6,8 +6,7 @@ from collections.abc import Sequence as Seq
 from shared.bench.arguments import add_keeping, add_model, check_publishable, count, model_choice, phases
 from shared.bench.code_files import REPOSITORY
 from shared.bench.host import provenance
-from shared.bench.keeping import err, keep
-from shared.bench.progress import ProgressLine
+from shared.bench.keeping import run_and_keep
 from shared.bench.who_waits import WhoWaitsPlan, run_who_waits
 from shared.registry import newest_phase
 
@@ -41,6 +40,4 @@ def run(args: argparse.Namespace, argv: Seq[str]) -> int:
         num_rounds=args.repeats,
         provenance=provenance(argv, REPOSITORY),
     )
-    with ProgressLine(err, plan.num_announcements) as progress:
-        run_who_waits(plan, progress.announce, lambda result: keep(result, args))
-    return 0
+    return run_and_keep(run_who_waits, plan, args)
