@@ -4,6 +4,7 @@ Any Chromium or Chrome on the machine is used (`PAGESERVE_BROWSER` names another
 one these tests are skipped with a message, unless PAGESERVE_REQUIRE_BROWSER=1.
 """
 
+import json
 import os
 import shutil
 import signal
@@ -271,6 +272,14 @@ def seek(page: Any, thousandths: int) -> None:
     page.dispatch_event("#seek", "input")
 
 
+def choose(page: Any, scene: str) -> None:
+    """Choose one of the page's own comparisons, and wait for its two recordings: not for those of the one before."""
+    text = next(entry["text"] for entry in json.loads((FOLDER / "index.json").read_text()) if entry["name"] == scene)
+    page.select_option("#scene", scene)
+    until(page, "(text) => document.querySelector('#scene-text').textContent === text", text)
+    until(page, "() => document.querySelectorAll('#boards .board').length === 2")
+
+
 def test_a_recording_is_replayed_without_an_engine(page: Any, replay_url: str) -> None:
     page.goto(replay_url)
     until(page, "() => document.querySelectorAll('#boards .board').length === 1")
@@ -293,18 +302,31 @@ def test_a_recording_is_replayed_without_an_engine(page: Any, replay_url: str) -
 
 def test_two_recordings_are_compared_on_one_clock(page: Any, replay_url: str) -> None:
     page.goto(replay_url.split("#")[0])
-    page.select_option("#scene", "waits")
-    until(page, "() => document.querySelectorAll('#boards .board').length === 2")
+    choose(page, "waits")
     seek(page, 500)
     until(page, "() => document.querySelectorAll('#boards .requests tbody tr').length === 8")
     left, right = (page.locator("#boards .board").nth(side) for side in (0, 1))
     assert "waiting" in left.locator("tbody").inner_text()
     assert "waiting" not in right.locator("tbody").inner_text()
     for scene in ("caching", "speculation", "preemption"):
-        page.select_option("#scene", scene)
-        until(page, "() => document.querySelectorAll('#boards .board').length === 2")
+        choose(page, scene)
         seek(page, 1000)
         until(page, "() => !document.querySelector('#boards tr[data-state=running], #boards tr[data-state=waiting]')")
+
+
+def test_of_two_choices_the_later_one_stays_though_its_recordings_come_first(page: Any, replay_url: str) -> None:
+    page.goto(replay_url.split("#")[0])
+    choose(page, "waits")
+    held: list[Any] = []
+    page.route("**/caching-on.jsonl", lambda route: held.append(route))
+    page.select_option("#scene", "caching")
+    while not held:
+        page.wait_for_timeout(20)
+    choose(page, "speculation")
+    with page.expect_response("**/caching-on.jsonl"):
+        held[0].continue_()
+    page.wait_for_timeout(100)
+    assert "n-gram" in page.inner_text("#scene-text")
 
 
 def test_files_of_ones_own_are_compared_and_a_wrong_one_is_refused_with_a_reason(

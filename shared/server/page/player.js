@@ -73,6 +73,7 @@ export class Player {
     this.time = 0;
     this.end = 1;
     this.isRunning = false;
+    this.newest = null;  // what is being loaded
     this.#controls();
   }
 
@@ -103,6 +104,7 @@ export class Player {
   async #choose() {
     const value = byId("scene").value;
     byId("own-files").hidden = value !== OWN;
+    this.newest = null;
     if (value === OWN) return this.#show([], "Recordings are made with --record FILE, by any command that runs an engine.");
     const scene = this.scenes.get(value);
     return this.#load(scene.text, scene.tracks.map(async ({ file, title }) => {
@@ -123,9 +125,12 @@ export class Player {
 
   async #load(text, tracks) {
     setText(byId("player-error"), "");
+    const load = (this.newest = {});  // a choice made while an older one is still on its way wins
     try {
-      this.#show(await Promise.all(tracks), text);
+      const loaded = await Promise.all(tracks);
+      if (load === this.newest) this.#show(loaded, text);
     } catch (failure) {
+      if (load !== this.newest) return;
       this.#show([], "");
       setText(byId("player-error"), failure.message);
     }
