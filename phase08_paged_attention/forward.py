@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from phase08_paged_attention.attention_kernel import AttentionKernel
+from phase08_paged_attention.decode_graphs import DecodeGraphs, cuda_graph
 from phase08_paged_attention.gather_attention import GatherAttention
 from phase08_paged_attention.kernels.cpp_attention import CppAttention
 from phase08_paged_attention.kernels.cpp_library import STORED_AS
@@ -88,6 +89,11 @@ class HFForward:
 
 def make_forward(model: Any, config: EngineConfig) -> Forward:
     """Raises SetupError where the settings ask for what this model or machine has not."""
+    forward = _eager(model, config)
+    return _with_graphs(forward, config) if config.cuda_graphs else forward
+
+
+def _eager(model: Any, config: EngineConfig) -> Forward:
     if getattr(model, "weights_are_taken", False):
         raise SetupError("this model's weights were packed for another engine's native forward: load the model again")
     kernel = make_kernel(model, config.attention_kernel)
@@ -98,6 +104,18 @@ def make_forward(model: Any, config: EngineConfig) -> Forward:
         raise SetupError(f'forward: {why_not}; use "hf"')
     with one_thread():  # weights are packed here, and steps are run in the engine's thread
         return NativeForward(model, kernel, make_operations(model, config.forward))
+
+
+def _with_graphs(forward: Forward, config: EngineConfig) -> Forward:
+    """Raises SetupError where a step cannot be recorded: what asks the GPU for a number on the way cannot be."""
+    device, made = forward.model.device.type, forward.implementation
+    if device != "cuda" or made["forward"] != "native" or made["attention_kernel"] != "triton":
+        raise SetupError(
+            "cuda_graphs: decodes are recorded on a CUDA device, with the native forward and the triton kernel; here "
+            f"are {device}, {made['forward']} and {made['attention_kernel']}: leave it off"
+        )
+    max_blocks = -(int(config.max_model_len) // -config.kv_block_size)
+    return DecodeGraphs(forward, int(config.max_batch_size), max_blocks, cuda_graph)
 
 
 def make_operations(model: Any, forward: str) -> Operations:

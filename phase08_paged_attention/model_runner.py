@@ -70,7 +70,7 @@ class ModelRunner:
         zero, one = torch.zeros(1, dtype=torch.long, device=device), torch.ones(1, dtype=torch.long, device=device)
         start = torch.tensor([0, 1], device=device)
         with one_thread():
-            self._forward(PackedBatch(zero, zero, zero, zero, start, one, zero[None], zero, [1]))
+            self._forward(PackedBatch(zero, zero, zero, zero, start, one, zero[None], zero, [1], 1))
 
     def _forward(self, batch: PackedBatch) -> torch.Tensor:
         return self.forward(batch, self.cache)  # [K, V]

@@ -28,6 +28,7 @@ class PackedBatch:
     block_tables: `[R, M]`, padded with 0; only the blocks that hold a row's context may be read.
     logit_index: `[K]`, the tokens whose logits are wanted: the last of each row that samples, and all of a row whose
     prompt is scored. num_logits: how many of the K each row of the plan has, in order.
+    longest_row: tokens of the row that has most, here and not on the device: asking a GPU for it would wait for it.
     """
 
     token_ids: torch.Tensor
@@ -39,6 +40,7 @@ class PackedBatch:
     block_tables: torch.Tensor
     logit_index: torch.Tensor
     num_logits: list[int]
+    longest_row: int
 
 
 def pack(
@@ -70,6 +72,7 @@ def pack(
         block_tables=tables.to(device),
         logit_index=torch.tensor([*itertools.chain(*wanted)], dtype=torch.long, device=device),  # [K]
         num_logits=[len(indices) for indices in wanted],
+        longest_row=max(lengths),
     )
 
 

@@ -34,6 +34,7 @@ SETTING_HELP = {
     "queue_timeout_s": "seconds a request may wait, or none (phase 3 on)",
     "forward": "whose forward pass (phase 8 on)",
     "attention_kernel": "which attention kernel (phase 8 on)",
+    "cuda_graphs": "record decode steps and replay them, on CUDA: 1 or 0 (phase 8 on)",
 }
 
 

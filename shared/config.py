@@ -38,6 +38,7 @@ class EngineConfig:
     queue_capacity: requests that may wait. queue_timeout_s: seconds one may wait, None for ever. Phase 3 on.
     forward: "hf" is Hugging Face's own, "native" the hand-written one ("native-torch" in plain PyTorch). Phase 8 on.
     attention_kernel: "torch" is plain PyTorch over gathered pages, the others read them in place. Phase 8 on.
+    cuda_graphs: record decode steps and replay them, CUDA only. Phase 8 on.
 
     Raises InvalidConfig, which names the setting.
     """
@@ -59,6 +60,7 @@ class EngineConfig:
     queue_timeout_s: float | None = 120.0
     forward: str = "auto"
     attention_kernel: str = "auto"
+    cuda_graphs: bool = False
 
     def __post_init__(self) -> None:
         for name in ("max_batch_size", "prefill_budget_tokens", "prefill_chunk_size", "kv_num_blocks"):
@@ -70,7 +72,7 @@ class EngineConfig:
         _check_real("gpu_memory_utilization", self.gpu_memory_utilization, high=1.0)
         if self.queue_timeout_s is not None:
             _check_real("queue_timeout_s", self.queue_timeout_s)
-        for name in ("enable_prefix_caching", "adaptive_speculation"):
+        for name in ("enable_prefix_caching", "adaptive_speculation", "cuda_graphs"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidConfig(f"{name}: must be True or False, got {getattr(self, name)!r}")
         for name, choices in CHOICES.items():

@@ -1,4 +1,4 @@
-"""How the CPU kernels share a step's attention out among threads."""
+"""How the kernels share a step's attention out: among threads, or among a GPU's programs."""
 
 import torch
 
@@ -10,6 +10,8 @@ def tiles_of(batch: PackedBatch, most: int) -> torch.Tensor:
 
     Returns `[tiles, 4]` int64: a tile's row, its first token in the packed row, that token's position, how many tokens.
     """
+    if batch.longest_row == 1:  # decodes: a tile each, and no number that a GPU would have to be asked for
+        return torch.stack([batch.rows, batch.rows, batch.positions, torch.ones_like(batch.rows)], dim=1)
     lengths = batch.row_starts.diff()  # [R]
     num_tiles = -(lengths // -most)  # [R]
     rows = torch.arange(len(lengths), device=lengths.device).repeat_interleave(num_tiles)  # [tiles]

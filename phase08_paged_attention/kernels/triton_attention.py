@@ -39,8 +39,7 @@ class TritonAttention:
     def prepare(self, batch: PackedBatch, cache: PagedKVCache) -> Attend:
         if cache.key.dtype not in STORED:
             raise ValueError(f'the triton kernel reads no {cache.key.dtype} pool: take attention_kernel="torch"')
-        lengths = batch.row_starts.diff().cpu()  # [R]
-        most = min(MAX_TILE, self.power_of_2(int(lengths.max())))
+        most = min(MAX_TILE, self.power_of_2(batch.longest_row))
         tiles = tiles_of(batch, most)  # [tiles, 4]
         tables = batch.block_tables.contiguous()  # [R, M]
         _, _, num_kv_heads, block_size, head_dim = cache.key.shape
