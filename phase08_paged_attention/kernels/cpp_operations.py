@@ -1,8 +1,8 @@
 """The native forward's arithmetic on a CPU, in C++ (`cpp/`): weights in fp32 or bf16, everything else in fp32.
 
-Weights are packed into panels that are read front to back, once per step for up to 12 tokens, with the next panel on
-its way from memory meanwhile. A step of 8 tokens then costs hardly more than one of 1 (`python -m shared.bench
-step-time`), and bf16 halves what has to be read.
+Weights are packed into panels that are read once per step for up to 12 tokens, with the next panel on its way from
+memory meanwhile. A step of 8 tokens then costs hardly more than one of 1 (`python -m shared.bench step-time`), and bf16
+halves what has to be read.
 Letters: T tokens of the step, K inputs, N outputs, W outputs of a panel, Hq query heads, H KV heads, D head_dim.
 """
 
@@ -31,7 +31,10 @@ class CppOperations:
         num_outputs, num_inputs = weight.shape
         width = self.library.panel_width()
         padded = F.pad(weight, (0, 0, 0, -num_outputs % width))  # [N rounded up, K]
-        panels = self.arena.copy_of(padded.unflatten(0, (-1, width)).transpose(1, 2))  # [N / W, K, W]
+        panels = padded.unflatten(0, (-1, width)).transpose(1, 2)  # [N / W, K, W]
+        if weight.dtype == torch.bfloat16:  # outputs i and i + W / 2 share a word
+            panels = panels.unflatten(2, (2, -1)).transpose(2, 3)  # [N / W, K, W / 2, 2]
+        panels = self.arena.copy_of(panels)
         num_padded = len(padded)
         function = getattr(self.library, f"linear_{STORED_AS[weight.dtype]}")
         bias = None if bias is None else bias.float()
