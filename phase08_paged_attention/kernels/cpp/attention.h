@@ -2,8 +2,9 @@
 //
 // A task is one KV head of a tile: a few successive tokens of one sequence. It walks the context in spans of SPAN
 // positions, counted from position 0, so that where a chunk or a block ends changes no sum; a span's K and V stay in
-// the L1 cache while all queries of the tile use them. Softmax is online: a running maximum, sum and weighted values.
-
+// the L1 cache while all queries of the tile use them, and each query asks for a share of the next span meanwhile.
+// Softmax is online: a running maximum, sum and weighted values.
+//
 // Letters: T tokens, H KV heads, G query heads per KV head, D head_dim, P tokens per block.
 #pragma once
 
@@ -83,23 +84,38 @@ static inline void dot(const C* query, const C* const* keys, C* scores, i64 num,
   }
 }
 
-template <class C, int VECS>
-static inline void add_weighted(C* out, C shrink, const C* weights, const C* const* values, i64 num, i64 D) {
+// Adds weighted values to what HEADS query heads have so far, which shrinks first. A value is loaded once for all.
+// out: [HEADS, D]. weights: [HEADS, SPAN].
+template <class C, int VECS, int HEADS>
+static inline void add_weighted(C* out, const C* shrink, const C* weights, const C* const* values, i64 num, i64 D) {
   if constexpr (VECS == 0) {
-    for (i64 d = 0; d < D; d++) {
-      C sum = out[d] * shrink;
-      for (i64 j = 0; j < num; j++) sum += weights[j] * values[j][d];
+    for (i64 d = 0; d < HEADS * D; d++) {
+      C sum = out[d] * shrink[d / D];
+      for (i64 j = 0; j < num; j++) sum += weights[d / D * SPAN + j] * values[j][d % D];
       out[d] = sum;
     }
   } else {
-    Lanes<C> sum[VECS];
-#pragma GCC unroll 16
-    for (int v = 0; v < VECS; v++) sum[v] = load_lanes<C>(out + v * lanes<C>) * shrink;
+    Lanes<C> sum[HEADS * VECS];
+#pragma GCC unroll 32
+    for (int i = 0; i < HEADS * VECS; i++) sum[i] = load_lanes<C>(out + i * lanes<C>) * shrink[i / VECS];
     for (i64 j = 0; j < num; j++)
-#pragma GCC unroll 16
-      for (int v = 0; v < VECS; v++) sum[v] += weights[j] * load_lanes<C>(values[j] + v * lanes<C>);
-#pragma GCC unroll 16
-    for (int v = 0; v < VECS; v++) *(Lanes<C>*)(out + v * lanes<C>) = sum[v];
+#pragma GCC unroll 32
+      for (int i = 0; i < HEADS * VECS; i++)
+        sum[i] += weights[i / VECS * SPAN + j] * load_lanes<C>(values[j] + i % VECS * lanes<C>);
+#pragma GCC unroll 32
+    for (int i = 0; i < HEADS * VECS; i++) *(Lanes<C>*)(out + i * lanes<C>) = sum[i];
+  }
+}
+
+template <class C, int VECS>
+static void add_weighted(C* out, const C* shrink, const C* weights, const C* const* values, i64 num, i64 D, i64 G) {
+  constexpr int MOST = VECS > 8 ? 1 : 3;  // whose sums fit into the registers
+  for (i64 left = G; left > 0;) {
+    const i64 heads = std::min<i64>(left, MOST);
+    if (heads == 1) add_weighted<C, VECS, 1>(out, shrink, weights, values, num, D);
+    if (heads == 2) add_weighted<C, VECS, 2>(out, shrink, weights, values, num, D);
+    if (heads == 3) add_weighted<C, VECS, 3>(out, shrink, weights, values, num, D);
+    left -= heads, out += heads * D, shrink += heads, weights += heads * SPAN;
   }
 }
 
@@ -112,11 +128,12 @@ static inline const float* as_computed(const bf16* numbers, float* buffer, i64 n
   return buffer;
 }
 
-template <class C, int VECS>
-struct Online {  // softmax over what came so far, of one query
+template <class C>
+struct Online {  // softmax over what came so far, of one query head
   C max = -std::numeric_limits<C>::infinity(), sum = 0;
 
-  void add(C* out, C* scores, const C* const* values, i64 num, i64 D) {
+  // Turns a span's scores into weights; returns what everything before them shrinks by.
+  C take(C* scores, i64 num) {
     C highest = max, all = 0;
 #pragma omp simd reduction(max : highest)
     for (i64 j = 0; j < num; j++) highest = std::max(highest, scores[j]);
@@ -125,38 +142,65 @@ struct Online {  // softmax over what came so far, of one query
     const C shrink = exponential(max - highest);
     sum = sum * shrink + all;
     max = highest;
-    add_weighted<C, VECS>(out, shrink, scores, values, num, D);
+    return shrink;
   }
 };
+
+// Where in the pool the positions from..end of a sequence are.
+static inline void find(i64* places, i64 from, i64 end, const i64* table, i64 head, const Shape& shape) {
+  i64 block = from / shape.P, within = from % shape.P;
+  for (i64 p = from; p < end; p++) {
+    *places++ = ((table[block] * shape.H + head) * shape.P + within) * shape.D;
+    if (++within == shape.P) block++, within = 0;
+  }
+}
+
+template <class S>
+static inline void prefetch(const S* numbers, i64 num) {
+  for (i64 i = 0; i < num; i += 64 / sizeof(S)) __builtin_prefetch(numbers + i);
+}
 
 template <class S, class C, int VECS>
 static void attend_tile(const C* query, const S* key, const S* value, C* out, const i64* table, i64 position,
                         i64 num_queries, i64 head, const Shape& shape, const Options& options) {
-  const i64 D = VECS ? VECS * lanes<C> : shape.D, G = shape.G, P = shape.P;
+  const i64 D = VECS ? VECS * lanes<C> : shape.D, G = shape.G;
   const i64 in_stride = shape.row_stride, out_stride = shape.H * G * D, last = position + num_queries - 1;
   const i64 first = options.window ? std::max<i64>(0, position - options.window + 1) : 0;
-  std::vector<Online<C, VECS>> online(num_queries * G);
+  std::vector<Online<C>> online(num_queries * G);
+  std::vector<C> scores(G * SPAN), shrink(G);
   std::vector<C> expanded(std::is_same_v<S, C> ? 0 : 2 * SPAN * D);
   const C *keys[SPAN], *values[SPAN];
-  C scores[SPAN];
+  i64 here[SPAN], ahead[SPAN];
+  find(ahead, first, std::min(first / SPAN * SPAN + SPAN, last + 1), table, head, shape);
   for (i64 i = 0; i < num_queries; i++) std::fill_n(out + i * out_stride, G * D, C(0));
   for (i64 start = first / SPAN * SPAN; start <= last; start += SPAN) {
     const i64 from = std::max(first, start), end = std::min(start + SPAN, last + 1);
-    for (i64 p = from; p < end; p++) {
-      const i64 place = ((table[p / P] * shape.H + head) * P + p % P) * D;
-      keys[p - start] = as_computed(key + place, expanded.data() + (p - start) * D, D);
-      values[p - start] = as_computed(value + place, expanded.data() + (SPAN + p - start) * D, D);
+    const i64 num_ahead = std::max<i64>(0, std::min<i64>(SPAN, last + 1 - end));
+    std::swap(here, ahead);
+    find(ahead, end, end + num_ahead, table, head, shape);
+    for (i64 j = from - start; j < end - start; j++) {
+      const i64 place = here[j - (from - start)];
+      keys[j] = as_computed(key + place, expanded.data() + j * D, D);
+      values[j] = as_computed(value + place, expanded.data() + (SPAN + j) * D, D);
     }
+    i64 fetched = 0;
     for (i64 i = 0; i < num_queries; i++) {
       const i64 low = options.window ? std::max(from, position + i - options.window + 1) : from;
       const i64 num = std::min(end, position + i + 1) - low, skip = low - start;
-      for (i64 g = 0; g < G && num > 0; g++) {
-        const C* q = query + i * in_stride + g * D;
-        dot<C, VECS>(q, keys + skip, scores, num, D, C(options.scale));
+      for (i64 g = 0; g < G; g++) {
+        for (const i64 share = num_ahead * (i * G + g + 1) / (num_queries * G); fetched < share; fetched++) {
+          prefetch(key + ahead[fetched], D);
+          prefetch(value + ahead[fetched], D);
+        }
+        if (num <= 0) continue;
+        C* of_head = scores.data() + g * SPAN;
+        dot<C, VECS>(query + i * in_stride + g * D, keys + skip, of_head, num, D, C(options.scale));
         if (options.softcap > 0)
-          for (i64 j = 0; j < num; j++) scores[j] = C(options.softcap) * std::tanh(scores[j] / C(options.softcap));
-        online[i * G + g].add(out + i * out_stride + g * D, scores, values + skip, num, D);
+          for (i64 j = 0; j < num; j++) of_head[j] = C(options.softcap) * std::tanh(of_head[j] / C(options.softcap));
       }
+      if (num <= 0) continue;
+      for (i64 g = 0; g < G; g++) shrink[g] = online[i * G + g].take(scores.data() + g * SPAN, num);
+      add_weighted<C, VECS>(out + i * out_stride, shrink.data(), scores.data(), values + skip, num, D, G);
     }
   }
   for (i64 i = 0; i < num_queries; i++)
