@@ -546,7 +546,8 @@ def test_a_result_is_flagged_when_the_code_it_describes_has_changed(
     commit(repository)
     _, notes = update(repository, check=False)
     assert bool(notes) == is_flagged
-    assert all("s0 was measured at an older commit" in note and "shared/deeper.py" in note for note in notes)
+    assert len(notes) == is_flagged, "one line for a result"
+    assert all("older" in note and note.endswith("changed since: shared/deeper.py") for note in notes)
     assert main(["tables", "--check", "--root", str(repository)]) == 0, "it is a note, not an error"
 
 
@@ -571,3 +572,20 @@ def test_a_file_that_is_no_result_is_named(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(SetupError, match=r"broken\.json"):
             read_result(path)
+
+
+def test_a_table_stands_below_its_chart_once_that_is_drawn(repository: Path) -> None:
+    publish(repository, [1])
+    readme = repository / "shared/README.md"
+    readme.write_text("<!-- bench:offline chart=throughput -->\n<!-- /bench -->\n")
+    update(repository, check=False)
+    assert "<picture>" not in readme.read_text()
+    for theme in ("light", "dark"):
+        chart = repository / PUBLISHED / "charts" / f"throughput-{theme}.svg"
+        chart.parent.mkdir(exist_ok=True)
+        chart.write_text("<svg/>")
+    assert update(repository, check=True)[0], "the picture is missing"
+    update(repository, check=False)
+    above, _, _ = readme.read_text().partition("| system")
+    assert 'src="bench/published/charts/throughput-light.svg"' in above
+    assert 'srcset="bench/published/charts/throughput-dark.svg"' in above

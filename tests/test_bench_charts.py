@@ -39,6 +39,10 @@ def result(kind: str, systems: list[SystemResult], workload: str | None = None, 
     return Result(kind, fake_provenance(), systems, ROUNDS, model=MODEL, workload=record, **fields)
 
 
+def bf16(one: Result) -> Result:
+    return replace(one, model=replace(MODEL, dtype="bfloat16"))
+
+
 def made_up() -> list[Result]:
     """A result of each kind, with random figures."""
     rng = random.Random(1)
@@ -71,9 +75,19 @@ def made_up() -> list[Result]:
         system(rng, f"tail/{way}", "running_mean", "pool_slots", *slots, workload="tail")
         for way in ("contiguous", "worst_case", "on_demand")
     ]
+    parts = ("linears_s", "head_s", "attention_s", "model_rest_s", "sampling_s", "batch_building_s", "engine_rest_s")
+    small_pools = [
+        system(rng, f"{slots}/{way}", *speed, "preemptions", "recomputed_tokens", "num_exact", num_requests=8)
+        for slots in (512, 1024)
+        for way in ("phase08", "phase09-swap", "phase09-recompute")
+    ]
     return [
         result("offline", offline, "A", base="hf"),
         result("offline", offline, "B", base="hf"),
+        result("moves", [system(rng, name, *speed) for name in ("packed", "in-place", "bf16")], "A", base="packed"),
+        result("preemption", small_pools, "D", base="phase08"),
+        result("step-parts", [system(rng, f"{n}x128", "whole_step_s", "roofline_s", *parts) for n in (1, 8)]),
+        bf16(result("speculation", speculation, "chat", base="off")),
         result("who-waits", [system(rng, name, *waits) for name in ("phase01", "phase12")]),
         result("interference", [system(rng, name, *gaps) for name in ("phase03", "phase04")], "7+1000", base="phase03"),
         replace(result("capacity", capacity, "8192", base="contiguous"), model=None),
@@ -120,9 +134,22 @@ def expected_texts(chart: str, raws: list[dict[str, Any]]) -> list[str]:
             f"{1000 * middles(one, 'ttft_p50_s'):,.0f} / {1000 * middles(one, 'ttft_p99_s'):,.0f} ms"
             for one in systems.values()
         ]
-    if chart == "waterfall":
-        speeds = [median(rates(one)) for one in plain]
-        return [f"{speeds[0]:.1f}", *(f"{after - before:+.1f} → {after:.1f}" for before, after in pairwise(speeds))]
+    if chart in ("waterfall", "moves"):
+        speeds = [median(rates(one)) for one in (plain if chart == "waterfall" else systems.values())]
+        gains = [f"{after - before:+.1f}".replace("-", "−") for before, after in pairwise(speeds)]
+        return [f"{speeds[0]:.1f}", *(f"{gain} → {after:.1f}" for gain, after in zip(gains, speeds[1:]))]
+    if chart == "preemption":
+        return [
+            f", {min(repeat['num_exact'] for repeat in one['repeats']):,.0f} of 8 done, "
+            f"{middles(one, 'preemptions'):,.0f} preempted, {middles(one, 'recomputed_tokens'):,.0f} tokens again"
+            for one in systems.values()
+        ]
+    if chart == "step-parts":
+        return [
+            f"{1000 * middles(one, 'whole_step_s'):,.1f} ms, "
+            f"{middles(one, 'whole_step_s') / middles(one, 'roofline_s'):.1f}× the roofline"
+            for one in systems.values()
+        ]
     if chart == "ablation":
         return [
             f"{ratio(one, systems['phase12']):.2f}×" for name, one in systems.items() if name.startswith("phase12-")
@@ -149,7 +176,7 @@ def expected_texts(chart: str, raws: list[dict[str, Any]]) -> list[str]:
         ]
     if chart == "capacity":
         return [f"{middles(one, 'running_mean'):.1f}" for one in systems.values()]
-    if chart == "speculation":
+    if chart in ("speculation", "speculation-bf16"):
         return [
             f"{ratio(one, other):.2f}×"
             for every in raws

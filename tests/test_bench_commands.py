@@ -1,7 +1,11 @@
 """The commands that ask one question each: who waits, a small pool, guessing ahead, accuracy, one technique changed."""
 
 import json
+import os
 import shlex
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +15,9 @@ import torch
 from shared.bench.__main__ import main, make_parser
 from shared.bench.ablation import variant_spec, variants
 from shared.bench.accuracy import compare, of_engine, of_transformers, prose
+from shared.bench.code_files import REPOSITORY
 from shared.bench.commands import small_set
-from shared.bench.commands.small_set import STEPS
+from shared.bench.commands.small_set import STEPS, Step
 from shared.bench.hf_baselines import HFBatches, HFReference, until_end
 from shared.bench.hf_continuous import HFContinuous
 from shared.bench.latency import Answer
@@ -255,14 +260,29 @@ def test_the_small_set_asks_for_commands_that_exist_and_says_what_it_would_run(
         parser.parse_args(shlex.split(line.partition("shared.bench ")[2]))
     assert len(lines) == len(STEPS) + 2, "the charts, and the sum"
     assert main(["all", "--only", "moon"]) == 2
+    assert sum(step.minutes for step in STEPS) < 20, "as its help promises"
 
 
 def test_the_small_set_goes_on_after_a_failure_and_ends_with_charts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        small_set, "STEPS", ("who-waits --phases none", "capacity --pool-slots 304 --block-sizes 16 --repeats 1")
-    )
+    capacity = "capacity --pool-slots 304 --block-sizes 16 --repeats 1"
+    monkeypatch.setattr(small_set, "STEPS", (Step("who-waits --phases none", 1), Step(capacity, 1)))
     assert main(["all", "--out", str(tmp_path)]) == 1
     assert "failed: who-waits" in capsys.readouterr().err
     assert {path.name for path in (tmp_path / "charts").iterdir()} >= {"memory-light.svg", "capacity-dark.svg"}
+
+
+def test_ctrl_c_ends_the_small_set_and_not_just_its_step(tmp_path: Path) -> None:
+    """The signal goes to the whole group, as from a terminal."""
+    command = [sys.executable, "-m", "shared.bench", "all", "--only", "capacity,who-waits", "--out", str(tmp_path)]
+    process = subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stderr is not None
+    seen = []
+    for line in process.stderr:
+        seen.append(line)
+        if "draw 1 of 1" in line and len(seen) == 2:
+            os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(60) == 130, "".join(seen)
+    assert seen[-1] == "interrupted\n"
+    assert not any(line.startswith("[2/3") for line in seen), "the next one began"

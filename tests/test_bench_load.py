@@ -14,7 +14,7 @@ import pytest
 
 from shared.bench.__main__ import main
 from shared.bench.commands.load_options import KINDS as OFFERED
-from shared.bench.load.arrivals import constant, poisson
+from shared.bench.load.arrivals import at_rate, constant, poisson
 from shared.bench.load.asks import KINDS, Lengths, make_asks, sha256
 from shared.bench.load.observation import Observation, Piece
 from shared.bench.load.report import Slo, cannot_measure, figures
@@ -364,3 +364,14 @@ def test_bad_input_is_one_line(argv: list[str], named: str, capsys: pytest.Captu
     assert message.startswith("error: ")
     assert message.count("\n") == 0
     assert named in message
+
+
+def test_a_draw_of_few_requests_has_its_rate() -> None:
+    drawn = poisson(2.0, 9, seed=3)
+    moments = at_rate(drawn, 2.0)
+    assert (moments[0], moments[-1]) == (0.0, pytest.approx(4.0))
+    assert (moments[4] - moments[3]) / (moments[2] - moments[1]) == pytest.approx(
+        (drawn[4] - drawn[3]) / (drawn[2] - drawn[1])
+    ), "the pattern stays"
+    assert at_rate([0.3], 2.0) == [0.0]
+    assert at_rate([0.0, 0.0], math.inf) == [0.0, 0.0]

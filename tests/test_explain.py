@@ -138,7 +138,7 @@ def test_a_top_left_mask_at_decode_is_found_in_the_first_attention(phase: Phase)
     assert "aligned to the top left" in text_of(found)
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma2"])
+@pytest.mark.parametrize("family", sorted({"llama", "qwen3", "gemma2"} & FAMILIES.keys()))
 def test_a_top_left_mask_in_chunked_prefill_is_found_where_the_second_chunk_begins(family: str) -> None:
     found = explain_planted("top-left-mask", 4, family, prefill_chunk_size=3)
     assert found.drift is not None
@@ -513,7 +513,7 @@ def test_the_command_takes_tokens_from_elsewhere(capsys: pytest.CaptureFixture[s
 
 
 def test_the_command_serves_in_company_and_with_settings(capsys: pytest.CaptureFixture[str]) -> None:
-    args = ["--phase", "4", "--tiny", "gemma3", "--beside-ids", "1,2,3", "--set", "prefill_chunk_size=3"]
+    args = ["--phase", "4", "--tiny", "mistral", "--beside-ids", "1,2,3", "--set", "prefill_chunk_size=3"]
     assert run_command(capsys, *args, "--max-tokens", "6")[0] == 0
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Collection
+from pathlib import Path
 
 from shared.bench.systems import ModelChoice
 from shared.errors import SetupError
@@ -66,6 +67,16 @@ def add_keeping_alone(parser: argparse.ArgumentParser) -> "argparse._ArgumentGro
     keeping.add_argument("--out", default="results", metavar="DIR", help="where the JSON goes; default: results")
     keeping.add_argument("--publish", action="store_true", help="into shared/bench/published instead, for the READMEs")
     return keeping
+
+
+def add_recording(parser: "argparse._ActionsContainer") -> None:
+    parser.add_argument(
+        "--record",
+        type=Path,
+        metavar="DIR",
+        help="after the timed rounds, run the phases once more, untimed, and write down what each does, step by step, "
+        "in a file of its own in this folder; see python -m shared.trace",
+    )
 
 
 def phases(text: str) -> list[Phase]:

@@ -10,10 +10,12 @@ from collections.abc import Sequence as Seq
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from math import ceil
+from pathlib import Path
 
 from shared.bench.contest import Contest
 from shared.bench.gaps import gap_figures
 from shared.bench.host import Provenance
+from shared.bench.recorded_round import check_recordable, num_recorded
 from shared.bench.recording import Announce, Keep, Stamp, announced_worker, expected_tokens, run_and_keep
 from shared.bench.systems import BENCH_CONFIG, ModelChoice, SystemInfo, SystemSpec, phase_spec, reference_spec
 from shared.bench.worker import Worker
@@ -44,16 +46,18 @@ class InterferencePlan:
     seed: int
     num_rounds: int
     provenance: Provenance
+    record: Path | None = None  # folder for recordings of an untimed round
 
     def __post_init__(self) -> None:
         if not self.specs:
             raise SetupError("there is nothing to run: name phases")
         if any(spec.phase is None or spec.phase.number < FIRST_WITH_STREAMS for spec in self.specs):
             raise SetupError(f"phase 1 never runs two requests together: choose phases from {FIRST_WITH_STREAMS} on")
+        check_recordable(self.record, self.specs)
 
     @property
     def num_announcements(self) -> int:
-        return 1 + len(self.specs) * (2 + self.num_rounds)
+        return 1 + len(self.specs) * (2 + self.num_rounds) + num_recorded(self.record, self.specs)
 
 
 def interference_spec(model: ModelChoice, phase: Phase, num_streams: int, chunk: Tokens, budget: Tokens) -> SystemSpec:
@@ -76,7 +80,8 @@ def run_interference(plan: InterferencePlan, announce: Announce, keep: Keep) -> 
     with ExitStack() as stack:
         workers = [stack.enter_context(announced_worker(spec, announce)) for spec in plan.specs]
         contest = Contest(workload, workers, num_requests, workload.requests, expected, gap_figures, announce)
-        run_and_keep(contest, Stamp("interference", plan.specs[0].name, plan.num_rounds, plan.provenance), keep)
+        stamp = Stamp("interference", plan.specs[0].name, plan.num_rounds, plan.provenance, plan.record)
+        run_and_keep(contest, stamp, keep)
 
 
 def make_interference(plan: InterferencePlan, info: SystemInfo) -> Workload:

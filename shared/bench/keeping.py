@@ -36,7 +36,13 @@ def run_and_keep(
     """Run a plan under a progress line and keep each of its results as it comes. Returns a command's exit code."""
     with ProgressLine(err, plan.num_announcements) as progress:
         run(plan, progress.announce, lambda result: keep(result, args))
+    say_recorded(args)
     return 0
+
+
+def say_recorded(args: argparse.Namespace) -> None:
+    if args.record is not None:
+        err.print(f"recorded in {args.record}, a file for each phase: python -m shared.trace replay --open FILE")
 
 
 def keep(result: Result, args: argparse.Namespace) -> Path:

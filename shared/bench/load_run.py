@@ -70,7 +70,8 @@ def slo_settings(traffic: Traffic) -> dict[str, int]:
 
 def summary_line(figures: Figures) -> str:
     ttft = figures["ttft_p50_s"]
-    failed = f", {figures['num_failed']} failed" if figures["num_failed"] else ""
+    reasons = [name.partition("failed: ")[2] for name in figures if name.startswith("failed: ")]
+    failed = f", {figures['num_failed']} failed ({'; '.join(reasons)})" if figures["num_failed"] else ""
     seen = "n/a" if ttft is None else f"{1000 * ttft:,.0f} ms"
     return f"{figures['num_ok']}/{figures['num_requests']} answered{failed}, TTFT p50 {seen}"
 

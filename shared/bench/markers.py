@@ -4,11 +4,12 @@
     (written by `python -m shared.bench tables`)
     <!-- /bench -->
 
-A marker stands at the beginning of a line. Of the results that fit its options, the newest is shown.
+A marker stands at the beginning of a line. Of the results that fit its options, the newest is shown, below the chart
+that the option `chart` names, once it is drawn.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from shared.bench.columns import DEFAULT_COLUMNS, as_markdown, make_table
@@ -19,8 +20,13 @@ from shared.errors import SetupError
 
 OPENING = re.compile(r"^<!-- bench:", re.MULTILINE)
 BLOCK = re.compile(r"^(<!-- bench:([\w-]+)([^\n]*?) -->\n)(.*?)(^<!-- /bench -->$)", re.MULTILINE | re.DOTALL)
-COMMANDS = {"capacity-sweep": "capacity"}  # kind -> what measures it, where that has another name
-OPTIONS = ("workload", "dtype", "model", "file", "columns", "systems")
+COMMANDS = {
+    "capacity-sweep": "capacity",
+    "load-comparison": "load --serve 12 --compare-loops 3",
+}  # kind -> what measures it, where that has another name
+OPTIONS = ("workload", "dtype", "model", "file", "columns", "systems", "chart")
+OF_THE_PAGE = ("columns", "systems", "chart")  # and not of the result
+Pictures = Callable[[str], str | None]  # a chart's name -> the lines that show it; None where it is not drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +62,7 @@ class Marker:
             known["workload"] = result.workload.key
         if result.model is not None:
             known |= {"dtype": result.model.dtype, "model": result.model.name}
-        wanted = {option: value for option, value in self.options.items() if option not in ("columns", "systems")}
+        wanted = {option: value for option, value in self.options.items() if option not in OF_THE_PAGE}
         has_systems = set(self._list("systems")) <= {system.name for system in result.systems}
         return result.kind == self.kind and has_systems and all(known.get(o) == value for o, value in wanted.items())
 
@@ -75,7 +81,11 @@ class Block:
     result_name: str | None  # the published file that is shown
 
 
-def blocks(text: str, results: Mapping[str, Result]) -> Iterator[Block]:
+def no_pictures(_chart: str) -> None:
+    return None
+
+
+def blocks(text: str, results: Mapping[str, Result], pictures: Pictures = no_pictures) -> Iterator[Block]:
     """Every marker pair of a text. results: file name -> result, oldest first.
 
     Raises SetupError, with the line, for a marker that is not closed or not understood.
@@ -87,14 +97,14 @@ def blocks(text: str, results: Mapping[str, Result]) -> Iterator[Block]:
         if match is None or OPENING.search(match[4]):
             raise SetupError(f"line {line}: the marker is not closed by a line <!-- /bench -->")
         try:
-            yield _block(line, Marker.parse(match[2], match[3]), match[4], results)
+            yield _block(line, Marker.parse(match[2], match[3]), match[4], results, pictures)
         except SetupError as error:
             raise SetupError(f"line {line}: {error}") from None
 
 
-def with_tables(text: str, results: Mapping[str, Result]) -> str:
+def with_tables(text: str, results: Mapping[str, Result], pictures: Pictures = no_pictures) -> str:
     """The text with every table as the results have it. Raises SetupError as `blocks` does."""
-    should = {block.line: block.should for block in blocks(text, results)}
+    should = {block.line: block.should for block in blocks(text, results, pictures)}
 
     def replaced(match: re.Match[str]) -> str:
         return match[1] + should[text.count("\n", 0, match.start()) + 1] + match[5]
@@ -102,14 +112,16 @@ def with_tables(text: str, results: Mapping[str, Result]) -> str:
     return BLOCK.sub(replaced, text)
 
 
-def _block(line: int, marker: Marker, body: str, results: Mapping[str, Result]) -> Block:
+def _block(line: int, marker: Marker, body: str, results: Mapping[str, Result], pictures: Pictures) -> Block:
     fitting = [name for name, result in results.items() if marker.fits(name, result)]
     if not fitting:
         return Block(line, marker, body, f"\n{_nothing_yet(marker)}\n\n", None)
     name = fitting[-1]
     result = results[name]
     table = as_markdown(make_table(result, marker.columns, marker.systems(result)))
-    return Block(line, marker, body, f"\n{table}\n\n{source_line(name, result)}\n\n", name)
+    picture = pictures(marker.options["chart"]) if "chart" in marker.options else None
+    above = f"\n{picture}\n" if picture else ""
+    return Block(line, marker, body, f"{above}\n{table}\n\n{source_line(name, result)}\n\n", name)
 
 
 def _nothing_yet(marker: Marker) -> str:

@@ -3,11 +3,13 @@
 from collections.abc import Sequence as Seq
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
 from shared.bench.contest import Contest
 from shared.bench.host import Provenance
 from shared.bench.latency import latencies
 from shared.bench.peers.process import PeerSpec
+from shared.bench.recorded_round import check_recordable, num_recorded
 from shared.bench.recording import Announce, Keep, Stamp, announced_worker, expected_tokens, run_and_keep
 from shared.bench.systems import SystemSpec, reference_spec
 from shared.bench.worker import Worker
@@ -32,6 +34,7 @@ class OfflinePlan:
     num_rounds: int
     provenance: Provenance
     kind: str = "offline"
+    record: Path | None = None  # folder for recordings of an untimed round
 
     def __post_init__(self) -> None:
         names = [spec.name for spec in self.specs]
@@ -43,10 +46,12 @@ class OfflinePlan:
             num_scaled(1, scale)
         for key in self.workload_keys:
             check_key(key)
+        check_recordable(self.record, self.specs)
 
     @property
     def num_announcements(self) -> int:
-        return len(self.workload_keys) * (1 + len(self.specs) * (1 + self.num_rounds)) + len(self.specs)
+        runs = 1 + len(self.specs) * (1 + self.num_rounds) + num_recorded(self.record, self.specs)
+        return len(self.workload_keys) * runs + len(self.specs)
 
     def num_requests(self, spec: SystemSpec | PeerSpec, workload: Workload) -> int:
         return num_scaled(len(workload.requests), self.slow_scale if spec.is_slow else 1.0)
@@ -57,7 +62,7 @@ def run_offline(plan: OfflinePlan, announce: Announce, keep: Keep) -> None:
 
     Also when it is interrupted, or a system fails (SystemFailed). Raises SetupError before anything is timed.
     """
-    stamp = Stamp(plan.kind, plan.base, plan.num_rounds, plan.provenance)
+    stamp = Stamp(plan.kind, plan.base, plan.num_rounds, plan.provenance, plan.record)
     workloads, expected = _workloads_and_answers(plan, announce)
     with ExitStack() as stack:
         workers = [stack.enter_context(announced_worker(spec, announce)) for spec in plan.specs]

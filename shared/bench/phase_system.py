@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from shared.bench.latency import Answer, Served
 from shared.output import StepOutput
 from shared.request import Request
 from shared.stats import EngineStats
+from shared.trace.recording import recorded
 
 Serve = Callable[[Any, Seq[Request]], Served]  # how an engine is given its requests
 
@@ -32,6 +34,11 @@ class PhaseSystem:
         before = self.engine.stats()
         served = self._serve(self.engine, salted)
         return replace(served, counters=served.counters | counters_since(before, self.engine.stats()))
+
+    def record(self, requests: Seq[Request], path: Path, about: dict[str, Any]) -> None:
+        """Serve them and write down what the engine does. Raises SetupError where the file cannot be written."""
+        with recorded(self.engine, path, **about):
+            self.serve(requests)
 
 
 def counters_since(before: EngineStats, after: EngineStats) -> dict[str, float | int | None]:

@@ -7,10 +7,12 @@ Where each one stops is arranged beforehand: the reference says which token come
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from shared.bench.host import Provenance
 from shared.bench.latency import latencies
 from shared.bench.one_workload import num_announcements, run_one_workload
+from shared.bench.recorded_round import check_recordable, num_recorded
 from shared.bench.recording import Announce, Keep, Stamp, expected_tokens
 from shared.bench.systems import BENCH_CONFIG, ModelChoice, SystemSpec, phase_spec
 from shared.bench.worker import Worker
@@ -34,6 +36,7 @@ class PreemptionPlan:
     seed: int
     num_rounds: int
     provenance: Provenance
+    record: Path | None = None  # folder for recordings of an untimed round
 
     def __post_init__(self) -> None:
         least = SHAPES[SHAPE].prompt[1] + MOST
@@ -43,6 +46,7 @@ class PreemptionPlan:
                     f"--pool-slots {num_slots}: give a multiple of {BENCH_CONFIG.kv_block_size} of at least {least}, "
                     "or the longest request can never run in phase 8"
                 )
+        check_recordable(self.record, self.specs)
 
     @property
     def specs(self) -> list[SystemSpec]:
@@ -50,7 +54,7 @@ class PreemptionPlan:
 
     @property
     def num_announcements(self) -> int:
-        return num_announcements(len(self.specs), self.num_rounds)
+        return num_announcements(len(self.specs), self.num_rounds) + num_recorded(self.record, self.specs)
 
 
 def run_preemption(plan: PreemptionPlan, announce: Announce, keep: Keep) -> None:
@@ -63,7 +67,7 @@ def run_preemption(plan: PreemptionPlan, announce: Announce, keep: Keep) -> None
         )
         return with_early_stops(drawn, expected_tokens(reference, drawn, announce))
 
-    stamp = Stamp("preemption", BASE, plan.num_rounds, plan.provenance)
+    stamp = Stamp("preemption", BASE, plan.num_rounds, plan.provenance, plan.record)
     run_one_workload(plan.specs, prepare, latencies, stamp, announce, keep)
 
 

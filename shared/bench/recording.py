@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from pathlib import Path
 
 from shared.bench.competitor import Competitor
 from shared.bench.contest import Contest, Round
 from shared.bench.host import Provenance
 from shared.bench.peers.process import PeerSpec, PeerWorker
+from shared.bench.recorded_round import record_all
 from shared.bench.results import ModelRecord, Result, SystemResult, WorkloadRecord
 from shared.bench.systems import SystemSpec
 from shared.bench.worker import Worker
@@ -19,12 +21,16 @@ Announce = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What all results of one command have in common. base: the name of the system that ratios refer to."""
+    """What all results of one command have in common. base: the name of the system that ratios refer to.
+
+    record: folder for recordings of an untimed round after the others.
+    """
 
     kind: str
     base: str
     num_rounds: int
     provenance: Provenance
+    record: Path | None = None
 
 
 def announced_worker(spec: SystemSpec | PeerSpec, announce: Announce) -> Competitor:
@@ -47,6 +53,8 @@ def run_and_keep(contest: Contest, stamp: Stamp, keep: Keep) -> None:
     finally:
         if finished:
             keep(_result(contest, stamp, finished))
+    if stamp.record is not None:
+        record_all(contest, stamp.record)
 
 
 def _result(contest: Contest, stamp: Stamp, finished: Seq[Round]) -> Result:

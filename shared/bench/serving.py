@@ -3,6 +3,7 @@
 round 1: [ start phase 1 | rate 1, 2, ... | stop ] [ start phase 2 | ... ] ...      round 2: the same again
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from shared.bench.load.server_process import ServerProcess
 from shared.bench.load.sweep import Traffic, model_of, rate_case, run_case, watch_text
 from shared.bench.load.target import Target
 from shared.bench.load_run import Measured, slo_settings, summary_line, workload_record
+from shared.bench.recorded_round import make_folder
 from shared.bench.results import Figures, ModelRecord, Result, SystemResult
 from shared.bench.systems import LAST_SLOW_PHASE, ModelChoice
 from shared.bench.workloads import num_scaled
@@ -45,10 +47,12 @@ class ServingPlan:
     options: Seq[str]
     num_rounds: int
     provenance: Provenance
+    record: Path | None = None  # folder for recordings of a sweep that does not count
 
     def __post_init__(self) -> None:
         if not self.phases:
             raise SetupError("there is nothing to serve: name --phases")
+        make_folder(self.record)
         num_scaled(1, self.slow_scale)
 
     @property
@@ -80,6 +84,8 @@ def run_serving(plan: ServingPlan, line: LiveLine, keep: Callable[[Result], obje
             num_whole = min(len(one.repeats) for one in measured.values())
             if num_whole:
                 keep(_result(plan, measured, num_whole, models[0]))
+        for phase in plan.phases if plan.record is not None else ():
+            _record(plan, phase, folder, line)
     return all(any(repeat["num_ok"] for repeat in one.repeats) for one in measured.values())
 
 
@@ -96,19 +102,27 @@ def served_model(choice: ModelChoice) -> Iterator[str | None]:
         yield str(Path(folder, "tiny"))
 
 
-def start_server(plan: ServingPlan, phase: Phase, model: str | None) -> ServerProcess:
-    options = ["--dtype", plan.model.dtype, *PATIENT, *plan.options]
+def start_server(phase: Phase, choice: ModelChoice, model: str | None, more: Seq[str] = ()) -> ServerProcess:
+    """model: what `served_model` gave for the choice. more: options of its command line."""
+    options = ["--dtype", choice.dtype, *PATIENT, *more]
     if model is not None:
         options += ["--model", model]
-    threads = {"OMP_NUM_THREADS": str(plan.model.num_threads)} if plan.model.num_threads else {}
+    threads = {"OMP_NUM_THREADS": str(choice.num_threads)} if choice.num_threads else {}
     return ServerProcess(phase.label, phase.package, options, REPOSITORY, threads)
+
+
+@contextmanager
+def own_server(phase: Phase, choice: ModelChoice) -> Iterator[str]:
+    """A phase's server for a while; yields its URL."""
+    with served_model(choice) as model, start_server(phase, choice, model) as server:
+        yield server.url
 
 
 def _sweep(
     plan: ServingPlan, phase: Phase, folder: str | None, which: str, measured: dict[str, Measured], line: LiveLine
 ) -> ModelRecord:
     line.show(f"{which}, {phase.label}: starting its server")
-    with start_server(plan, phase, folder) as server:
+    with start_server(phase, plan.model, folder, plan.options) as server:
         target = Target(server.url, has_token_ids=True, ignore_eos=plan.traffic.kind == "tokens")
         target = replace(target, model=model_of(target) or "default")
         for draw, rate in enumerate(plan.rates):  # the same for every phase, and new to this server
@@ -121,6 +135,14 @@ def _sweep(
             measured[row_name(phase, rate)].add(figures | own, notes)
             line.keep(f"{label}: {summary_line(figures)}")
     return _model_record(plan.model, target.model)
+
+
+def _record(plan: ServingPlan, phase: Phase, folder: str | None, line: LiveLine) -> None:
+    """The same sweep once more, by a server that is recorded; its figures are thrown away."""
+    assert plan.record is not None
+    path = plan.record.resolve() / f"serving-phase{phase.number:02d}.jsonl"
+    recorded = replace(plan, options=[*plan.options, "--record", str(path)])
+    _sweep(recorded, phase, folder, "recorded, not counted", defaultdict(Measured), line)
 
 
 def _own_figures(server: ServerProcess, rate: float) -> Figures:

@@ -38,13 +38,13 @@ class Measured:
     implementation: dict[str, str] = field(default_factory=dict)
     ran_on: tuple[str, str] = ("", "")
 
-    @property
-    def result(self) -> SystemResult:
+    def result(self, num_rounds: int) -> SystemResult:
+        """Of the first rounds."""
         case = self.case
         return SystemResult(
             case.name,
             case.label,
-            self.repeats,
+            self.repeats[:num_rounds],
             settings={"num_sequences": case.num_sequences, "context": case.context, "pool_factor": case.pool_factor},
             implementation=self.implementation,
             code=[f"{case.phase.package}/engine.py"],
@@ -52,29 +52,38 @@ class Measured:
 
 
 def run_step_parts(
-    cases: Seq[Decoding], choice: ModelChoice, num_steps: int, num_rounds: int, announce: Callable[[str], None]
-) -> tuple[list[SystemResult], ModelRecord]:
+    cases: Seq[Decoding],
+    choice: ModelChoice,
+    num_steps: int,
+    num_rounds: int,
+    announce: Callable[[str], None],
+    keep: Callable[[list[SystemResult], ModelRecord], object],
+) -> None:
     """Measure all cases in each round, every other round backwards, a fresh engine for each.
 
-    A case that this machine or this phase cannot run is left out, with a message. Raises SetupError if none is left.
+    `keep` gets the rounds that were finished, also when something ends them early. A case that this machine or this
+    phase cannot run is left out, with a message. Raises SetupError if none is left.
     """
     if choice.num_threads is not None:
         torch.set_num_threads(choice.num_threads)
     measured = {case.name: Measured(case) for case in cases}
-    for number in range(1, num_rounds + 1):
-        machine = measure_machine(getattr(torch, choice.dtype))
-        for one in list(measured.values())[:: 1 if number % 2 else -1]:
-            announce(f"round {number} of {num_rounds}: {one.case.label}")
-            try:
-                one.repeats.append(measure(one, choice, num_steps, machine))
-            except SetupError as error:
-                announce(f"left out: {one.case.label}: {error}")
-                del measured[one.case.name]
+    try:
+        for number in range(1, num_rounds + 1):
+            machine = measure_machine(getattr(torch, choice.dtype))
+            for one in list(measured.values())[:: 1 if number % 2 else -1]:
+                announce(f"round {number} of {num_rounds}: {one.case.label}")
+                try:
+                    one.repeats.append(measure(one, choice, num_steps, machine))
+                except SetupError as error:
+                    announce(f"left out: {one.case.label}: {error}")
+                    del measured[one.case.name]
+    finally:
+        if num_whole := min((len(one.repeats) for one in measured.values()), default=0):
+            model_name, device = next(iter(measured.values())).ran_on
+            record = ModelRecord(model_name, choice.dtype, device, torch.get_num_threads())
+            keep([one.result(num_whole) for one in measured.values()], record)
     if not measured:
         raise SetupError("none of the cases can run here; the messages above say why")
-    model_name, device = next(iter(measured.values())).ran_on
-    record = ModelRecord(model_name, choice.dtype, device, torch.get_num_threads())
-    return [one.result for one in measured.values()], record
 
 
 def measure(one: Measured, choice: ModelChoice, num_steps: int, machine: Machine) -> Figures:

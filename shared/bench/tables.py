@@ -3,7 +3,9 @@
 A table whose code has changed since is no fault: it is listed, for whoever decides whether to measure again.
 """
 
+import os
 from collections.abc import Mapping
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +15,8 @@ from shared.bench.results import Result, read_results
 from shared.errors import SetupError
 
 PUBLISHED = Path("shared/bench/published")  # relative to the repository
+CHARTS = PUBLISHED / "charts"
+NUM_NAMED = 3  # systems or files, in a note
 PATTERNS = ("README.md", "phase*/README.md", "shared/**/README.md")
 
 
@@ -34,7 +38,7 @@ class Page:
 def read_pages(repository: Path, results: Mapping[str, Result]) -> list[Page]:
     """Raises SetupError, with file and line, for a marker that is not understood."""
     paths = [path for pattern in PATTERNS for path in sorted(repository.glob(pattern))]
-    pages = [_page(path, path.relative_to(repository).as_posix(), results) for path in paths]
+    pages = [_page(path, repository, results) for path in paths]
     return [page for page in pages if page.blocks]
 
 
@@ -56,27 +60,47 @@ def update(repository: Path, *, check: bool) -> tuple[list[str], list[str]]:
     return wrong, outdated(repository, pages, results)
 
 
-def _page(path: Path, name: str, results: Mapping[str, Result]) -> Page:
-    text = path.read_text(encoding="utf-8")
+def _page(path: Path, repository: Path, results: Mapping[str, Result]) -> Page:
+    name, text = path.relative_to(repository).as_posix(), path.read_text(encoding="utf-8")
+
+    def pictures(chart: str) -> str | None:
+        return _picture(chart, repository / CHARTS, path.parent)
+
     try:
-        return Page(path, name, text, with_tables(text, results), list(blocks(text, results)))
+        should = with_tables(text, results, pictures)
+        return Page(path, name, text, should, list(blocks(text, results, pictures)))
     except SetupError as error:
         raise SetupError(f"{name}, {error}") from None
 
 
+def _picture(chart: str, folder: Path, here: Path) -> str | None:
+    """The two versions of a chart, for a reader's light or dark page; None where it is not drawn (yet)."""
+    light, dark = (folder / f"{chart}-{theme}.svg" for theme in ("light", "dark"))
+    if not (light.exists() and dark.exists()):
+        return None
+    light_url, dark_url = (Path(os.path.relpath(path, here)).as_posix() for path in (light, dark))
+    return (
+        f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark_url}">\n'
+        f'<img alt="Chart: {chart}, the numbers of the table below" src="{light_url}"></picture>'
+    )
+
+
 def _complaints(repository: Path, name: str, result: Result) -> list[str]:
+    """One line at most: who is concerned, and the first of the files."""
     origin = result.provenance
     commit = (origin.commit or "no commit")[:9]
     if origin.is_dirty:
         return [f"{name}: measured with changes that {commit} does not have"]
-    changed = {
-        system.name: changed_since(repository, origin.commit, code_of(repository, system.code))
-        for system in result.systems
-    }
+    entries = dict.fromkeys(tuple(system.code) for system in result.systems)
+    changed = {entry: changed_since(repository, origin.commit, code_of(repository, entry)) for entry in entries}
     if any(files is None for files in changed.values()):
         return [f"{name}: cannot tell whether it is up to date: this clone does not have {commit}"]
-    return [
-        f"{name}: {system} was measured at an older commit ({commit}); changed since: {', '.join(files)}"
-        for system, files in changed.items()
-        if files
-    ]
+    old = [system.name for system in result.systems if changed[tuple(system.code)]]
+    files = sorted({file for of_entry in changed.values() for file in of_entry or ()})
+    concerned = "all" if len(old) == len(result.systems) else _first(old)
+    return [f"{name}: older ({commit}) than the code of {concerned}; changed since: {_first(files)}"] if old else []
+
+
+def _first(names: Seq[str]) -> str:
+    rest = len(names) - NUM_NAMED
+    return ", ".join(names[:NUM_NAMED]) + (f" and {rest} more" if rest > 0 else "")

@@ -3,10 +3,12 @@
 import random
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from shared.bench.host import Provenance
 from shared.bench.latency import Answer, latencies
 from shared.bench.one_workload import num_announcements, run_one_workload
+from shared.bench.recorded_round import check_recordable, num_recorded
 from shared.bench.recording import Announce, Keep, Stamp, expected_tokens
 from shared.bench.systems import BENCH_CONFIG, ModelChoice, SystemSpec, phase_spec
 from shared.bench.worker import Worker
@@ -28,10 +30,12 @@ class WhoWaitsPlan:
     seed: int
     num_rounds: int
     provenance: Provenance
+    record: Path | None = None  # folder for recordings of an untimed round
 
     def __post_init__(self) -> None:
         if not self.phases:
             raise SetupError("there is nothing to run: name --phases")
+        check_recordable(self.record, self.specs)
 
     @property
     def specs(self) -> list[SystemSpec]:
@@ -40,7 +44,7 @@ class WhoWaitsPlan:
 
     @property
     def num_announcements(self) -> int:
-        return num_announcements(len(self.phases), self.num_rounds)
+        return num_announcements(len(self.phases), self.num_rounds) + num_recorded(self.record, self.specs)
 
 
 def run_who_waits(plan: WhoWaitsPlan, announce: Announce, keep: Keep) -> None:
@@ -50,7 +54,7 @@ def run_who_waits(plan: WhoWaitsPlan, announce: Announce, keep: Keep) -> None:
         workload = _workload(plan, plain_ids(reference.info.vocab_size, reference.info.special_ids))
         return workload, expected_tokens(reference, workload, announce)
 
-    stamp = Stamp("who-waits", plan.specs[0].name, plan.num_rounds, plan.provenance)
+    stamp = Stamp("who-waits", plan.specs[0].name, plan.num_rounds, plan.provenance, plan.record)
     run_one_workload(plan.specs, prepare, moments, stamp, announce, keep)
 
 

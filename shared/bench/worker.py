@@ -12,6 +12,7 @@ from collections.abc import Sequence as Seq
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -34,6 +35,15 @@ class SystemFailed(RuntimeError):
 class _Failure:
     message: str
     is_setup: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """To be served while the engine is recorded; of a phase alone. about: what the recording's first line says."""
+
+    requests: tuple[Request, ...]
+    path: Path
+    about: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +78,13 @@ class Worker:
             with suppress(psutil.NoSuchProcess):
                 peak = max(peak, self._memory.memory_info().rss)
         return self._receive(), peak or self._memory.memory_info().rss
+
+    def record(self, requests: Seq[Request], path: Path, title: str) -> None:
+        """Serve them once more, and write down what the engine does; a phase alone can."""
+        phase = self.spec.phase.number if self.spec.phase else None
+        about = {"phase": phase, "title": title, "model": self.info.model_name}
+        self._connection.send(_Recorded(tuple(requests), path.resolve(), about))
+        self._receive()
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """The token ids of texts as prompts; the reference alone can."""
@@ -119,6 +136,8 @@ def _work(spec: SystemSpec, connection: Connection) -> None:
             asked = connection.recv()
             if isinstance(asked, _Texts):
                 connection.send(getattr(system, "encode")(asked.texts))  # noqa: B009 - the reference alone has it
+            elif isinstance(asked, _Recorded):
+                connection.send(getattr(system, "record")(asked.requests, asked.path, asked.about))  # noqa: B009
             else:
                 connection.send(with_device_peak(system.serve, asked))
     except EOFError:

@@ -67,7 +67,10 @@ def _compare(args: argparse.Namespace) -> int:
     _check_ids([prompt, *beside, args.got or []], models)
     max_tokens = args.max_tokens or (len(args.got) if args.got else MAX_TOKENS)
     case = Case(build_engine, make_model, config, tuple(map(tuple, [prompt, *beside])), row=0, ignore_eos=True)
-    tokens = args.got or case.serve(max_tokens).token_ids
+    if args.got and args.record:
+        raise SetupError("--record: with --got the tokens come from elsewhere; leave one of the two out")
+    title = f"phase {args.phase}, explained" + (f": {fault.name}" if args.plant else "")
+    tokens = args.got or case.serve(max_tokens, args.record, title).token_ids
     if not args.tiny:
         print("Comparing with generate() ...", file=sys.stderr)
     found = explain(
@@ -191,6 +194,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--beside", action="append", default=[], metavar="TEXT", help="another prompt, served in the same batch")
     add("--beside-ids", type=_token_ids, action="append", default=[], metavar="IDS", help="the same, as token ids")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="an engine setting: prefill_chunk_size=3")
+    add("--record", metavar="FILE", help="write down what the engine does, step by step; see python -m shared.trace")
     add("--plant", choices=sorted(FAULTS), metavar="FAULT", help="plant a known fault in the engine (listed below)")
     return parser
 

@@ -12,6 +12,7 @@ from shared.explain.files import files_of, pick
 from shared.explain.trace import Trace, tracing
 from shared.input_processor import eos_token_ids
 from shared.request import Request, SamplingParams
+from shared.trace.recording import recorded
 
 BuildEngine = Callable[[Any, EngineConfig], Any]
 MakeModel = Callable[[], Any]
@@ -76,13 +77,16 @@ class Case:
         """The ids that end the output, for the engine and for the reference."""
         return frozenset() if self.ignore_eos else eos_token_ids(model)
 
-    def serve(self, max_tokens: int) -> Replay:
-        """Build an engine over a fresh model, serve all prompts at once, close it. Raises what the engine raises."""
+    def serve(self, max_tokens: int, record: str | None = None, title: str = "") -> Replay:
+        """Build an engine over a fresh model, serve all prompts at once, close it. Raises what the engine raises.
+
+        record: a file to write down what the engine does. Its times are those of an engine whose values are kept.
+        """
         params = SamplingParams(max_tokens=max_tokens, ignore_eos=self.ignore_eos)
         names = [TRACED if row == self.row else None for row in range(len(self.prompts))]
         engine = self.build_engine(self.make_model(), self.config)
         try:
-            with tracing(engine, TRACED) as trace:
+            with tracing(engine, TRACED) as trace, recorded(engine, record, title=title):
                 outputs = engine.generate([Request(prompt, params, name) for prompt, name in zip(self.prompts, names)])
         finally:
             engine.close()

@@ -207,6 +207,8 @@ def _tap_sampler(owner: Any, tap: ModelTap, trace: Trace, request_id: str) -> No
             spans = [Span(s.request_id, s.num_computed_tokens, s.num_uncomputed_tokens, True) for s in seqs]
             trace.add(tap.take(), spans, request_id)
         tokens = sample(logits, seqs)
+        for token in tokens:
+            token.error = None  # with NaN an engine gives up; here it goes on, so that the first layer of it is found
         for row, seq in enumerate(seqs):
             if seq.request_id == request_id:
                 position = len(seq.token_ids) - 1

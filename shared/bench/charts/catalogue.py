@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
-from shared.bench.charts.bars import draw_ablation, draw_prefix, draw_throughput, draw_ttft, draw_waterfall
-from shared.bench.charts.lines import draw_serving, draw_speculation, draw_step_time
-from shared.bench.charts.memory import draw_capacity, draw_memory
+from shared.bench.charts.bars import draw_ablation, draw_moves, draw_prefix, draw_throughput, draw_ttft, draw_waterfall
+from shared.bench.charts.lines import draw_serving, draw_speculation
+from shared.bench.charts.memory import draw_capacity, draw_memory, draw_preemption
+from shared.bench.charts.steps import draw_step_parts, draw_step_time
 from shared.bench.charts.theme import Theme, as_svg, drawn_in
 from shared.bench.charts.time import draw_gaps, draw_who_waits
 from shared.bench.results import Result
@@ -34,9 +35,12 @@ class Chart:
 
 
 def newest(
-    kind: str, workload: str | None = None, fits: Callable[[Result], bool] = lambda _result: True
+    kind: str,
+    workload: str | None = None,
+    fits: Callable[[Result], bool] = lambda _result: True,
+    dtype: str = "float32",
 ) -> Callable[[Mapping[str, Result]], list[Result]]:
-    """The newest result of a kind, in fp32 where it has a dtype."""
+    """The newest result of a kind, in this dtype where it has one."""
 
     def find(results: Mapping[str, Result]) -> list[Result]:
         fitting = [
@@ -44,7 +48,7 @@ def newest(
             for result in results.values()
             if result.kind == kind
             and (workload is None or (result.workload is not None and result.workload.key == workload))
-            and (result.model is None or result.model.dtype == "float32")
+            and (result.model is None or result.model.dtype == dtype)
             and fits(result)
         ]
         return fitting[-1:]
@@ -52,9 +56,11 @@ def newest(
     return find
 
 
-def newest_of_each(kind: str, workloads: Seq[str]) -> Callable[[Mapping[str, Result]], list[Result]]:
+def newest_of_each(
+    kind: str, workloads: Seq[str], dtype: str = "float32"
+) -> Callable[[Mapping[str, Result]], list[Result]]:
     """One result for each workload that there is one of."""
-    return lambda results: [found for key in workloads for found in newest(kind, key)(results)]
+    return lambda results: [found for key in workloads for found in newest(kind, key, dtype=dtype)(results)]
 
 
 def num_phases(result: Result) -> int:
@@ -66,8 +72,9 @@ def has_phases(result: Result) -> bool:
 
 
 def has_variants(result: Result) -> bool:
+    """Enough of them to compare."""
     names = {system.name for system in result.systems}
-    return any(name.startswith("phase") and "-" in name and name.partition("-")[0] in names for name in names)
+    return sum("-" in name and name.partition("-")[0] in names for name in names if name.startswith("phase")) > 1
 
 
 def has_hits(result: Result) -> bool:
@@ -105,6 +112,15 @@ CHARTS = (
         newest_of_each("speculation", ("repetitive", "chat")),
         draw_speculation,
     ),
+    Chart(
+        "speculation-bf16",
+        "python -m shared.bench speculation --dtype bfloat16 --publish",
+        newest_of_each("speculation", ("repetitive", "chat"), "bfloat16"),
+        draw_speculation,
+    ),
+    Chart("preemption", "python -m shared.bench preemption --publish", newest("preemption"), of_one(draw_preemption)),
     Chart("serving", "python -m shared.bench serving --publish", newest("serving"), of_one(draw_serving)),
     Chart("step-time", "python -m shared.bench step-time --publish", newest("step-time"), of_one(draw_step_time)),
+    Chart("step-parts", "python -m shared.bench step-parts --publish", newest("step-parts"), of_one(draw_step_parts)),
+    Chart("moves", "python -m shared.bench moves --publish", newest("moves"), of_one(draw_moves)),
 )

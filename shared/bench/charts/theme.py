@@ -14,6 +14,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis, XAxis
 from matplotlib.figure import Figure
+from matplotlib.text import Annotation
 from matplotlib.ticker import NullLocator
 
 from shared.bench.results import Result
@@ -80,14 +81,21 @@ def new_figure(question: str, result: Result, height: float, num_plots: int = 1)
 
 
 def source(result: Result) -> str:
-    """Model, machine and commit, short."""
-    origin, model = result.provenance, result.model
-    about = [] if model is None else [f"{model.name} in {model.dtype}, {model.num_threads} threads"]
+    """Workload, model, machine and commit, short."""
+    origin, model, workload = result.provenance, result.model, result.workload
+    about = [] if model is None else [f"{model.name} in {model.dtype}, {_threads(model.num_threads)}"]
+    if model is not None and workload is not None:
+        name = f"{workload.key} {workload.name}" if len(workload.key) == 1 else workload.name
+        about.insert(0, f"{name}, {workload.num_requests} requests")
     commit = "no commit" if origin.commit is None else f"commit {origin.commit[:7]}"
     num_rounds = len(result.systems[0].repeats)
     rounds = f"median of {num_rounds} rounds" if num_rounds > 1 else "one round"
-    machine = f"{origin.machine.cpu}, {origin.machine.num_cores} cores"
+    machine = f"{origin.machine.cpu.replace('(R)', '')}, {origin.machine.num_cores} cores"
     return " · ".join([*about, rounds, machine, commit, origin.date[:10]])
+
+
+def _threads(number: int) -> str:
+    return f"{number} thread" + ("s" if number != 1 else "")
 
 
 def as_svg(figure: Figure) -> bytes:
@@ -108,8 +116,35 @@ def fill(theme: Theme, number: int) -> dict[str, Any]:
 
 
 def beside(plot: Axes, x: float, y: float, text: str, offset: tuple[float, float] = (5, 0), size: float = 9) -> None:
-    """Text right of a point. offset: in points."""
-    plot.annotate(text, (x, y), offset, textcoords="offset points", va="center", fontsize=size)
+    """Text right of a point, which takes part in no layout: `make_room` sees to it. offset: in points."""
+    annotation = plot.annotate(text, (x, y), offset, textcoords="offset points", va="center", fontsize=size)
+    annotation.set_in_layout(False)
+
+
+def make_room(figure: Figure, plot: Axes) -> None:
+    """Move the right end so far out that every text beside a point is whole. The last thing that is done to a plot.
+
+    On the way from a point to its text's end nothing is stretched, so the rest of the width is shared out anew.
+    """
+    figure.draw_without_rendering()
+    frame, scale = plot.get_window_extent(), plot.transScale
+    left, right = (scale.transform((x, 1.0))[0] for x in plot.get_xlim())
+    most = right
+    for text in (one for one in plot.texts if isinstance(one, Annotation)):
+        at = scale.transform(text.xy)[0]
+        shown_at = plot.transData.transform(text.xy)[0]
+        needed = text.get_window_extent().x1 - shown_at
+        most = max(most, left + (at - left) * frame.width / max(frame.width - needed, frame.width / 4))
+    plot.set_xlim(right=scale.inverted().transform((most, 1.0))[0])
+
+
+def spread_out(heights: list[float], least: float) -> list[float]:
+    """Places for labels that would lie on each other, in their order."""
+    placed: dict[int, float] = {}
+    last = -math.inf
+    for number in sorted(range(len(heights)), key=lambda number: heights[number]):
+        last = placed[number] = max(heights[number], last + least)
+    return [placed[number] for number in range(len(heights))]
 
 
 def plain_log(axis: Axis, limits: tuple[float, float]) -> None:

@@ -3,11 +3,16 @@
 from matplotlib.figure import Figure
 
 from shared.bench.charts.bars import log_limits
-from shared.bench.charts.theme import ROW, Theme, beside, fill, name_rows, new_figure, plain_log
+from shared.bench.charts.theme import ROW, Theme, beside, fill, make_room, name_rows, new_figure, plain_log
 from shared.bench.results import Result, SystemResult
 from shared.bench.summary import median_of, stored
 
-GAPS = (("gap_before_p50_s", "o"), ("gap_p50_s", "s"), ("gap_p99_s", "^"), ("gap_max_s", "D"))  # figure, marker
+GAPS = (  # figure, marker and its size: they can lie on each other, and the last is drawn first
+    ("gap_before_p50_s", "o", 7),
+    ("gap_p50_s", "s", 5),
+    ("gap_p99_s", "^", 8),
+    ("gap_max_s", "D", 13),
+)
 
 
 def draw_who_waits(result: Result, theme: Theme) -> Figure:
@@ -29,9 +34,9 @@ def draw_who_waits(result: Result, theme: Theme) -> Figure:
         names.append("")
     name_rows(plot, names[:-1])
     figure.set_figheight(1.3 + ROW * 0.85 * len(names))
-    plot.margins(x=0.22)
     plot.set_xlim(left=0)
     plot.set_xlabel("seconds from the moment that all were sent; dotted: waiting for the first token, plain: writing")
+    make_room(figure, plot)
     return figure
 
 
@@ -56,11 +61,11 @@ def draw_gaps(result: Result, theme: Theme) -> Figure:
     figure, (plot,) = new_figure(question, result, 1.5 + ROW * 1.5 * len(systems))
     shown: list[float] = []
     for row, system in enumerate(systems):
-        moments = [1000 * (median_of(system, stored(name)) or 0) for name, _ in GAPS]
+        moments = [1000 * (median_of(system, stored(name)) or 0) for name, _, _ in GAPS]
         plot.hlines(row, min(moments), max(moments), color=theme.faint, linewidth=2, zorder=1)
-        for number, (moment, (_, marker)) in enumerate(zip(moments, GAPS)):
-            plot.plot([moment], [row], marker, color=theme.fills[number], markeredgecolor=theme.ink, markersize=8)
-        beside(plot, max(moments), row, gaps_text(system), offset=(10, 0))
+        for number, (moment, (_, marker, size)) in reversed(list(enumerate(zip(moments, GAPS)))):
+            plot.plot([moment], [row], marker, color=theme.fills[number], markeredgecolor=theme.ink, markersize=size)
+        beside(plot, max(moments), row, gaps_text(system), offset=(13, 0))
         shown += moments
     plain_log(plot.xaxis, log_limits(shown))
     plot.grid(axis="x")
@@ -69,6 +74,7 @@ def draw_gaps(result: Result, theme: Theme) -> Figure:
         "while it is read: square: median, triangle: 99 of 100, diamond: the longest"
     )
     name_rows(plot, [system.label for system in systems])
+    make_room(figure, plot)
     return figure
 
 

@@ -3,7 +3,15 @@
 import argparse
 from collections.abc import Sequence as Seq
 
-from shared.bench.arguments import add_keeping, add_model, check_publishable, count, model_choice, phases
+from shared.bench.arguments import (
+    add_keeping,
+    add_model,
+    add_recording,
+    check_publishable,
+    count,
+    model_choice,
+    phases,
+)
 from shared.bench.code_files import REPOSITORY
 from shared.bench.host import provenance
 from shared.bench.interference import InterferencePlan, Tokens, interference_spec, run_interference
@@ -52,7 +60,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="most tokens of a step, from phase 4 on; decodes take theirs first; default: the engine's own",
     )
     add_model(how)
-    add_keeping(parser)
+    add_recording(add_keeping(parser))
 
 
 def run(args: argparse.Namespace, argv: Seq[str]) -> int:
@@ -67,5 +75,6 @@ def run(args: argparse.Namespace, argv: Seq[str]) -> int:
         seed=args.seed,
         num_rounds=args.repeats,
         provenance=provenance(argv, REPOSITORY),
+        record=args.record,
     )
     return run_and_keep(run_interference, plan, args)

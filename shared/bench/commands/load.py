@@ -5,15 +5,17 @@ import os
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
-from shared.bench.arguments import add_keeping, count, listed
+from shared.bench.arguments import add_keeping, check_publishable, count, listed, phases
 from shared.bench.code_files import REPOSITORY
-from shared.bench.commands.load_options import add_traffic, rate, traffic
+from shared.bench.commands.load_options import TINY_VOCAB, add_traffic, rate, traffic
 from shared.bench.host import provenance
 from shared.bench.keeping import err, keep
+from shared.bench.systems import ModelChoice
 from shared.errors import SetupError
 
-EXPLANATION = """what happens: requests go to a server that runs already, streamed, at moments that are fixed before
-the first one goes (open loop), or each client after its last answer (--clients, closed loop).
+DEFAULT_URL = "http://127.0.0.1:8001"
+EXPLANATION = """what happens: requests go to a server that runs already (or that --serve starts), streamed, at moments
+that are fixed before the first one goes (open loop), or each client after its last answer (--clients, closed loop).
 
 how to read it:
   TTFT, E2E     from the *scheduled* moment, so a server that falls behind is charged for it; failed ones have none
@@ -29,15 +31,20 @@ are not guessed. Beside PageServe or vLLM, --token-ids makes them tell. A server
 examples:
   python -m shared.bench load --url http://127.0.0.1:8001 --rates 1,2,4,inf --token-ids
   python -m shared.bench load --url http://127.0.0.1:8001 --api chat --workload chat --clients 1,4
-  python -m shared.bench load --url http://127.0.0.1:8001 --compare-loops 4
+  python -m shared.bench load --serve 12 --compare-loops 4
 
 exit codes: 0 done, 1 a load had no success at all, 2 something has to be mended first, 130 Ctrl-C"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     server = parser.add_argument_group("which server")
+    which = server.add_mutually_exclusive_group()
+    which.add_argument("--url", default=DEFAULT_URL, metavar="URL", help=f"up to /v1; default: {DEFAULT_URL}")
+    which.add_argument(
+        "--serve", type=phases, metavar="PHASE", help="start this phase's own server, and stop it afterwards"
+    )
     server.add_argument(
-        "--url", default="http://127.0.0.1:8001", metavar="URL", help="up to /v1; default: http://127.0.0.1:8001"
+        "--tiny", action="store_true", help="with --serve: a random two-layer model, asked in token ids, to try it"
     )
     server.add_argument("--api", choices=["completions", "chat"], default="completions", help="default: completions")
     server.add_argument("--model", metavar="ID", help="default: the first that the server lists")
@@ -64,6 +71,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, argv: Seq[str]) -> int:
+    from shared.bench.serving import own_server
+
+    check_publishable(args)
+    if args.serve is None and args.tiny:
+        raise SetupError("--tiny is of a server that this command starts: give --serve PHASE, too")
+    if args.serve is None:
+        return _load(args, argv)
+    if len(args.serve) != 1:
+        raise SetupError("--serve: give one phase, such as 12")
+    args.token_ids = True
+    if args.tiny:  # it has no tokenizer
+        args.workload, args.vocab_size = "tokens", min(args.vocab_size, TINY_VOCAB)
+    with own_server(args.serve[0], ModelChoice(is_tiny=args.tiny)) as args.url:
+        return _load(args, argv)
+
+
+def _load(args: argparse.Namespace, argv: Seq[str]) -> int:
     from shared.bench.load.live_line import LiveLine
     from shared.bench.load.sweep import model_of
     from shared.bench.load.target import Target, parse_extra

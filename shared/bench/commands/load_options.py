@@ -9,6 +9,7 @@ from shared.errors import SetupError
 if TYPE_CHECKING:
     from shared.bench.load.sweep import Traffic
 
+TINY_VOCAB = 97  # token ids of the tiny model
 KINDS = ("words", "tokens", "shared_prefix", "long_prompt_interference", "repetitive", "chat")
 
 

@@ -3,7 +3,15 @@
 import argparse
 from collections.abc import Sequence as Seq
 
-from shared.bench.arguments import add_keeping, add_model, check_publishable, listed, model_choice, phases
+from shared.bench.arguments import (
+    add_keeping,
+    add_model,
+    add_recording,
+    check_publishable,
+    listed,
+    model_choice,
+    phases,
+)
 from shared.bench.code_files import REPOSITORY
 from shared.bench.host import provenance
 from shared.bench.keeping import err, run_and_keep
@@ -34,7 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--workloads", type=listed(str), default=["A"], metavar="A,B,..", help="default: A")
     what.add_argument("--scale", type=float, default=0.5, metavar="SHARE", help="of the requests; default: 0.5")
     add_model(parser.add_argument_group("model"))
-    add_keeping(parser)
+    add_recording(add_keeping(parser))
 
 
 def run(args: argparse.Namespace, argv: Seq[str]) -> int:
@@ -49,6 +57,7 @@ def run(args: argparse.Namespace, argv: Seq[str]) -> int:
         seed=args.seed,
         num_rounds=args.repeats,
         provenance=provenance(argv, REPOSITORY),
+        record=args.record,
         kind="moves",
     )
     return run_and_keep(run_offline, plan, args)

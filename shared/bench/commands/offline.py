@@ -9,6 +9,7 @@ from shared.bench.arguments import (
     add_keeping,
     add_model,
     add_phases,
+    add_recording,
     check_publishable,
     count,
     listed,
@@ -74,7 +75,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--static-batch-size", type=count, metavar="N", default=32, help="of hf-static, hf-continuous; default: 32"
     )
-    add_keeping(parser)
+    add_recording(add_keeping(parser))
 
 
 def run(args: argparse.Namespace, argv: Seq[str]) -> int:
@@ -89,6 +90,7 @@ def run(args: argparse.Namespace, argv: Seq[str]) -> int:
         seed=args.seed,
         num_rounds=args.repeats,
         provenance=provenance(argv, REPOSITORY),
+        record=args.record,
     )
     return run_and_keep(run_offline, plan, args)
 

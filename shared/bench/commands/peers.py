@@ -8,6 +8,7 @@ from pathlib import Path
 from shared.bench.arguments import (
     add_keeping,
     add_model,
+    add_recording,
     check_publishable,
     count,
     listed,
@@ -76,7 +77,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     where = parser.add_argument_group("where the peers are")
     where.add_argument("--peers-dir", type=Path, metavar="DIR", help="default: peers in the cache of converted models")
     where.add_argument("--install", type=_installable, metavar="NAMES", help="make these peers' environments, and stop")
-    add_keeping(parser)
+    add_recording(add_keeping(parser))
 
 
 def run(args: argparse.Namespace, argv: Seq[str]) -> int:
@@ -100,6 +101,7 @@ def run(args: argparse.Namespace, argv: Seq[str]) -> int:
         seed=args.seed,
         num_rounds=args.repeats,
         provenance=provenance(argv, REPOSITORY),
+        record=args.record,
         kind="peers",
     )
     return run_and_keep(run_offline, plan, args)

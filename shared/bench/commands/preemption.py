@@ -6,6 +6,7 @@ from collections.abc import Sequence as Seq
 from shared.bench.arguments import (
     add_keeping,
     add_model,
+    add_recording,
     add_scale,
     check_publishable,
     count,
@@ -39,7 +40,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add_scale(parser)
     add_model(parser.add_argument_group("model"))
-    add_keeping(parser)
+    add_recording(add_keeping(parser))
 
 
 def run(args: argparse.Namespace, argv: Seq[str]) -> int:
@@ -51,5 +52,6 @@ def run(args: argparse.Namespace, argv: Seq[str]) -> int:
         seed=args.seed,
         num_rounds=args.repeats,
         provenance=provenance(argv, REPOSITORY),
+        record=args.record,
     )
     return run_and_keep(run_preemption, plan, args)

@@ -6,13 +6,20 @@ import sys
 from collections.abc import Sequence as Seq
 from types import FrameType
 
-from shared.bench.arguments import add_keeping, add_model_alone, add_phases, check_publishable, listed, model_choice
+from shared.bench.arguments import (
+    add_keeping,
+    add_model_alone,
+    add_phases,
+    add_recording,
+    check_publishable,
+    listed,
+    model_choice,
+)
 from shared.bench.code_files import REPOSITORY
-from shared.bench.commands.load_options import add_traffic, rate, traffic
+from shared.bench.commands.load_options import TINY_VOCAB, add_traffic, rate, traffic
 from shared.bench.host import provenance
-from shared.bench.keeping import err, keep
+from shared.bench.keeping import err, keep, say_recorded
 
-TINY_VOCAB = 97
 EXPLANATION = """what happens: for each phase its own server is started (a process, on a free port of this machine),
 waited for until it is healthy, put under the same requests at each rate, and stopped. The queue's limits are off, so
 that a wait is measured and not refused. What `load --help` says on how to read it holds here.
@@ -43,7 +50,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add_traffic(what, workload="tokens", requests=40)
     add_model_alone(parser.add_argument_group("model"))
-    add_keeping(parser, 3, "rounds over all phases")
+    add_recording(add_keeping(parser, 3, "rounds over all phases"))
 
 
 def run(args: argparse.Namespace, argv: Seq[str]) -> int:
@@ -63,10 +70,13 @@ def run(args: argparse.Namespace, argv: Seq[str]) -> int:
         options=args.server_option,
         num_rounds=args.repeats,
         provenance=provenance(argv, REPOSITORY),
+        record=args.record,
     )
     signal.signal(signal.SIGTERM, _end)
     with LiveLine(err) as line:
-        return 0 if run_serving(plan, line, lambda result: keep(result, args)) else 1
+        has_success = run_serving(plan, line, lambda result: keep(result, args))
+    say_recorded(args)
+    return 0 if has_success else 1
 
 
 def _end(_signal: int, _frame: FrameType | None) -> None:

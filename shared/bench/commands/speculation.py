@@ -8,6 +8,7 @@ from dataclasses import replace
 from shared.bench.arguments import (
     add_keeping,
     add_model,
+    add_recording,
     add_scale,
     check_publishable,
     count,
@@ -40,7 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--guesses", type=count, default=4, metavar="K", help="at most per step; default: 4")
     add_scale(parser)
     add_model(parser.add_argument_group("model"))
-    add_keeping(parser)
+    add_recording(add_keeping(parser))
 
 
 def run(args: argparse.Namespace, argv: Seq[str]) -> int:
@@ -54,6 +55,7 @@ def run(args: argparse.Namespace, argv: Seq[str]) -> int:
         seed=args.seed,
         num_rounds=args.repeats,
         provenance=provenance(argv, REPOSITORY),
+        record=args.record,
         kind="speculation",
     )
     return run_and_keep(run_offline, plan, args)

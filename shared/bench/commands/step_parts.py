@@ -16,7 +16,7 @@ from shared.bench.code_files import REPOSITORY
 from shared.bench.host import provenance
 from shared.bench.keeping import err, keep
 from shared.bench.progress import ProgressLine
-from shared.bench.results import Result
+from shared.bench.results import ModelRecord, Result, SystemResult
 from shared.errors import SetupError
 
 EXPLANATION = """Clocks on the model's linear layers, its head, its attention, the sampler and the packing of a batch.
@@ -43,7 +43,10 @@ def run(args: argparse.Namespace, argv: Seq[str]) -> int:
         raise SetupError(f"phases before {FIRST_PACKED} run a forward pass per sequence: choose later ones")
     cases = [Decoding(phase, number, args.context) for phase in phases for number in args.sequences]
     origin = provenance(argv, REPOSITORY)
+
+    def kept(systems: list[SystemResult], model: ModelRecord) -> None:
+        keep(Result("step-parts", origin, systems, planned_repeats=args.repeats, model=model), args)
+
     with ProgressLine(err, len(cases) * args.repeats) as progress:
-        systems, model = run_step_parts(cases, model_choice(args), args.steps, args.repeats, progress.announce)
-    keep(Result("step-parts", origin, systems, planned_repeats=args.repeats, model=model), args)
+        run_step_parts(cases, model_choice(args), args.steps, args.repeats, progress.announce, kept)
     return 0

@@ -9,7 +9,7 @@ from shared.bench.code_files import REPOSITORY
 from shared.bench.host import provenance
 from shared.bench.keeping import err, keep, out
 from shared.bench.progress import ProgressLine
-from shared.bench.results import Result
+from shared.bench.results import ModelRecord, Result, SystemResult
 from shared.config import CHOICES
 from shared.errors import SetupError
 from shared.registry import phase_by_number
@@ -64,11 +64,14 @@ def run(args: argparse.Namespace, argv: Seq[str]) -> int:
         for phase, forward, kernel, num_sequences, context, pool_factor in choices
     ]
     origin = provenance(argv, REPOSITORY)
+
+    def kept(systems: list[SystemResult], model: ModelRecord) -> None:
+        keep(Result("step-time", origin, systems, planned_repeats=args.repeats, model=model), args)
+        for finding in findings(systems):
+            out.print(finding, soft_wrap=True)
+
     with ProgressLine(err, len(cases) * args.repeats) as progress:
-        systems, model = run_step_parts(cases, model_choice(args), args.steps, args.repeats, progress.announce)
-    keep(Result("step-time", origin, systems, planned_repeats=args.repeats, model=model), args)
-    for finding in findings(systems):
-        out.print(finding, soft_wrap=True)
+        run_step_parts(cases, model_choice(args), args.steps, args.repeats, progress.announce, kept)
     return 0
 
 

@@ -15,7 +15,8 @@ EXPLANATION = """A README asks for a table with a pair of lines, each at the beg
   <!-- /bench -->
 
 options: workload, dtype, model and file choose the result (the newest that fits), systems and columns what is
-shown of it; all may be left out. Results measured before their systems' code changed are listed, which is no error."""
+shown of it, and chart the picture above it; all may be left out. A result that was measured before its systems' code
+changed is named in a note, which is no error."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +33,10 @@ def run(args: argparse.Namespace, _argv: Seq[str]) -> int:
     wrong, outdated = update(root, check=args.check)
     for line in outdated:
         err.print(f"note: {line}")
+    if outdated:
+        err.print(
+            "note: whether that matters for a speed is for you to say; measure again with the command below a table"
+        )
     for line in wrong:
         out.print(f"{line}: {'not what was measured' if args.check else 'written'}", soft_wrap=True)
     if wrong and args.check:

@@ -3,7 +3,15 @@
 import argparse
 from collections.abc import Sequence as Seq
 
-from shared.bench.arguments import add_keeping, add_model, check_publishable, count, model_choice, phases
+from shared.bench.arguments import (
+    add_keeping,
+    add_model,
+    add_recording,
+    check_publishable,
+    count,
+    model_choice,
+    phases,
+)
 from shared.bench.code_files import REPOSITORY
 from shared.bench.host import provenance
 from shared.bench.keeping import run_and_keep
@@ -26,7 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--requests", type=count, default=4, metavar="N", help="default: 4")
     parser.add_argument("--tokens", type=count, default=50, metavar="N", help="of each output; default: 50")
     add_model(parser.add_argument_group("model"))
-    add_keeping(parser)
+    add_recording(add_keeping(parser))
 
 
 def run(args: argparse.Namespace, argv: Seq[str]) -> int:
@@ -39,5 +47,6 @@ def run(args: argparse.Namespace, argv: Seq[str]) -> int:
         seed=args.seed,
         num_rounds=args.repeats,
         provenance=provenance(argv, REPOSITORY),
+        record=args.record,
     )
     return run_and_keep(run_who_waits, plan, args)

@@ -24,6 +24,14 @@ def poisson(rate: float, num: int, seed: int) -> list[float]:
     return moments
 
 
+def at_rate(moments: list[float], rate: float) -> list[float]:
+    """The same pattern from 0 on, its mean gap stretched to 1 / rate: a short draw can be half as fast again."""
+    if rate == INFINITE or len(moments) < 2:
+        return [0.0 for _ in moments]
+    factor = (len(moments) - 1) / rate / (moments[-1] - moments[0])
+    return [factor * (moment - moments[0]) for moment in moments]
+
+
 def constant(rate: float, num: int) -> list[float]:
     """Seconds from the start: 0, 1 / rate, 2 / rate, ..."""
     check_rate(rate)

@@ -1,16 +1,16 @@
 """One server under several loads, in turn: which loads there are, and a run of each."""
 
-import asyncio
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from shared.bench.load.arrivals import constant, poisson, rate_text
+from shared.bench.load.arrivals import at_rate, constant, poisson, rate_text
 from shared.bench.load.asks import Lengths, make_asks
 from shared.bench.load.client import first_model, make_client
 from shared.bench.load.loops import Watch, closed_loop, open_loop
 from shared.bench.load.observation import Observation
+from shared.bench.load.own_loop import run_to_end
 from shared.bench.load.report import Slo, cannot_measure, figures
 from shared.bench.load.target import Ask, Target
 from shared.bench.results import Figures
@@ -55,7 +55,7 @@ class Traffic:
     def schedule(self, rate: float) -> list[float]:
         if self.arrivals == "constant":
             return constant(rate, self.num_requests)
-        return poisson(rate, self.num_requests, self.seed)
+        return at_rate(poisson(rate, self.num_requests, self.seed), rate)
 
 
 def rate_case(rate: float, max_concurrency: int | None = None) -> Case:
@@ -80,7 +80,7 @@ def comparison(rate: float, cap: int) -> list[Case]:
 
 def run_case(target: Target, traffic: Traffic, case: Case, watch: Watch, draw: int = 0) -> tuple[Figures, list[str]]:
     """Its figures, and what could not be measured. draw: which prompts, see `make_asks`."""
-    seen = asyncio.run(_observe(target, traffic, case, watch, draw))
+    seen = run_to_end(_observe(target, traffic, case, watch, draw))
     notes = cannot_measure(seen)
     if case.is_from_send:
         seen = [replace(one, scheduled=one.scheduled if one.sent is None else one.sent) for one in seen]
@@ -94,7 +94,7 @@ def model_of(target: Target) -> str | None:
         async with make_client(target) as client:
             return await first_model(client, target)
 
-    return asyncio.run(ask())
+    return run_to_end(ask())
 
 
 async def _observe(target: Target, traffic: Traffic, case: Case, watch: Watch, draw: int) -> list[Observation]:
