@@ -14,7 +14,8 @@ import sys
 
 if importlib.util.find_spec("phase12_prefix_and_spec") is None:  # on a hosted service: install from the repository
     where = os.environ.get("PAGESERVE_REPOSITORY", "..")  # its git address, or the clone that this notebook is in
-    package = f"pageserve @ git+{where}" if "://" in where else where
+    assert "://" in where or os.path.isdir(f"{where}/shared"), "set os.environ['PAGESERVE_REPOSITORY'] = 'https://…'"
+    package = f"git+{where}" if "://" in where else where
     subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", package], check=True)
 
 MODEL = "tiny"  # or "default" for a real one, or what --model takes

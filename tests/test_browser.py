@@ -11,6 +11,8 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -342,6 +344,63 @@ def test_files_of_ones_own_are_compared_and_a_wrong_one_is_refused_with_a_reason
     page.set_input_files("#file-b", str(FOLDER / "caching-on.jsonl"))
     until(page, "() => document.querySelectorAll('#boards .board').length === 2")
     assert page.inner_text("#player-error") == ""
+
+
+# -- on the course's website: files, and no engine anywhere --------------------------------------------
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class Files(ThreadingHTTPServer):
+    request_queue_size = 64  # a browser opens many connections at once
+
+
+@pytest.fixture
+def site_url(site: Path) -> Iterator[str]:
+    with Files(("127.0.0.1", 0), partial(Quiet, directory=str(site))) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_text_of_the_website_plays_its_recording(page: Any, site_url: str) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(f"{site_url}/phase12_prefix_and_spec/index.html")
+    page.locator("iframe.replay").first.scroll_into_view_if_needed()
+    frame = page.frame_locator("iframe.replay").first
+    frame.locator("#boards .board").nth(1).wait_for()
+    assert frame.locator("#boards .requests tbody tr").count() == 12, "six requests on either side"
+    assert not frame.locator("header").is_visible()
+    started = frame.locator("#clock").inner_text()
+    assert started.startswith("0.85 s")
+    frame.locator("#run").click()
+    wait_until(lambda: frame.locator("#clock").inner_text() != started or page.wait_for_timeout(20), 10)
+    assert [url for url in asked if not url.startswith((site_url, "data:", "blob:"))] == [], "nothing is from outside"
+
+
+def test_the_page_of_the_website_has_recordings_and_nothing_live(page: Any, site_url: str) -> None:
+    page.goto(f"{site_url}/replay/index.html#scene=speculation&at=0.5")
+    until(page, "() => document.querySelectorAll('#boards .board').length === 2")
+    assert "n-gram" in page.inner_text("#scene-text")
+    assert page.is_visible("header")
+    assert not page.is_visible("#tab-live")
+    assert page.locator("#stuck").count() == 0
+    choose(page, "preemption")
+
+
+def test_opened_as_a_file_the_page_says_what_it_wants(page: Any, site: Path) -> None:
+    context = page.context.browser.new_context()  # its console does have errors: the modules are refused
+    opened = context.new_page()
+    opened.goto(f"file://{site}/replay/index.html")
+    opened.locator("#stuck").wait_for(state="visible", timeout=10_000)
+    assert "python -m http.server" in opened.inner_text("#stuck")
+    context.close()
 
 
 # -- for everybody ------------------------------------------------------------------------------------

@@ -9,12 +9,12 @@ import pytest
 from shared.workshop.site import FENCE, linked, links, markdown_of, pages, resolve
 from shared.workshop.trees import ROOT
 
-LEFT_OUT = {".venv", ".git", ".pytest_cache", "site", "build", "results"}
+LEFT_OUT = {"site", "build", "results"}  # and hidden folders
 TEXTS = sorted(
     str(path.relative_to(ROOT))
     for pattern in ("*.md", "*.ipynb")
     for path in ROOT.rglob(pattern)
-    if not LEFT_OUT & set(path.relative_to(ROOT).parts)
+    if not any(part in LEFT_OUT or part.startswith(".") for part in path.relative_to(ROOT).parts)
 )
 
 

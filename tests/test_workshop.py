@@ -195,8 +195,12 @@ def test_a_learners_day_from_starter_to_solution(starters: dict[int, Path]) -> N
     stubbed = path.read_text(encoding="utf-8")
     path.write_text(filled(stubbed, "4.1", shown.split("\n\n", 1)[1]), encoding="utf-8")
     solved = workshop(tree, "check", "4.1")
-    assert (solved.returncode, solved.stdout.splitlines()[-2]) == (0, "  solved")
+    assert (solved.returncode, solved.stdout.splitlines()[-3]) == (0, "  solved")
+    assert solved.stdout.splitlines()[-1] == "Next: 4.2 Whose prompt is next, in phase04_chunked_prefill/scheduler.py"
     assert "1 of 2 solved" in workshop(tree, "status").stdout
+    shown = workshop(tree, "show", "4.2").stdout
+    path.write_text(filled(path.read_text(encoding="utf-8"), "4.2", shown.split("\n\n", 1)[1]), encoding="utf-8")
+    assert "is open any more. The next: make-starter 6 " in workshop(tree, "check", "4.2").stdout
     path.write_text(stubbed, encoding="utf-8")
 
 
@@ -234,9 +238,11 @@ def test_an_endless_loop_is_named_and_not_waited_for(starters: dict[int, Path]) 
     stubbed = path.read_text(encoding="utf-8")
     path.write_text(filled(stubbed, "12.3", "while True:\n    pass"), encoding="utf-8")
     try:
-        message = told("12.3", _grade_impatiently(starters[12]))
+        verdicts = _grade_impatiently(starters[12])
     finally:
         path.write_text(stubbed, encoding="utf-8")
+    message = told("12.3", verdicts)
+    assert [verdict.status for verdict in verdicts] == ["error", "skipped", "skipped"], "it is waited for once"
     assert "a loop that never ends?" in message
     assert "acceptance.py, line" in message
 

@@ -54,9 +54,24 @@ def _check(args: argparse.Namespace) -> int:
     started = time.perf_counter()
     graded = grade_tree(tree, chosen)
     for exercise in chosen:
-        print("\n".join(report(exercise, graded[exercise.number])))
+        print("\n".join(report(exercise, graded[exercise.number], _command())))
     print(f"{time.perf_counter() - started:.1f} s, in {tree}")
-    return 0 if all(state_of(graded[exercise.number]) == "solved" for exercise in chosen) else 1
+    if not all(state_of(graded[exercise.number]) == "solved" for exercise in chosen):
+        return 1
+    if is_learners(tree) and Notes.of(tree).phase is not None:
+        print(_what_next(tree))
+    return 0
+
+
+def _what_next(tree: Path) -> str:
+    """After what was asked for is solved, in a starter."""
+    left = [e for e in _own_exercises(tree) if is_stubbed((tree / e.file).read_text(encoding="utf-8"), e.number)]
+    if left:
+        return f"Next: {left[0].number} {left[0].title}, in {left[0].file}"
+    phase = Notes.of(tree).phase or 0
+    later = [one.number for one in PHASES if one.number > phase]
+    more = f" The next: make-starter {later[0]} --out DIR, from the repository." if later else ""
+    return f"No exercise of phase {phase} is open any more.{more}"
 
 
 def _own_exercises(tree: Path) -> list[Exercise]:

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from shared.config import EngineConfig
@@ -10,6 +11,7 @@ from shared.events import Event
 from shared.registry import phase_by_number
 from shared.request import Request, SamplingParams
 from shared.step_record import StepRecord, watch
+from shared.trace.recording import recorded
 
 RUNS = ("chunk", "decode")  # events that a row of a plan was run
 PROMPTS = [[5, 17, 33, 8, 21, 40, 11, 3], [6, 18, 34, 9], [7, 19, 35, 10, 23, 42], [9, 2, 31]]
@@ -97,12 +99,15 @@ class Played:
         return first
 
 
-def play(phase: int, requests: Seq[Request], model: str = "tiny", **settings: Any) -> Played:
-    """Serve requests on a new engine of a phase, and keep what happened."""
+def play(
+    phase: int, requests: Seq[Request], model: str = "tiny", record: str | Path | None = None, **settings: Any
+) -> Played:
+    """Serve requests on a new engine of a phase, and keep what happened; also in the file `record`, if there is one,
+    for `python -m shared.trace replay`."""
     engine = build(phase, fresh_model(model), **settings)
     records = watch(engine) if phase > 1 else []
     try:
-        with engine.events.recording() as events:
+        with recorded(engine, record, phase=phase, model=model), engine.events.recording() as events:
             outputs = engine.generate(requests)
         return Played(outputs, events, records, engine.stats(), phase >= 8)
     finally:

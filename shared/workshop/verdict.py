@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 
 from shared.workshop.exercises import Exercise
 
-MARKS = {"ok": "ok  ", "wrong": "NO  ", "error": "NO  ", "open": "open"}
+MARKS = {"ok": "ok  ", "wrong": "NO  ", "error": "NO  ", "open": "open", "skipped": "-   "}
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """status: "ok", "wrong" (another result), "error" (it raised), "open" (the stub is still there).
+    """status: "ok", "wrong" (another result), "error" (it raised), "open" (the stub is still there),
+    "skipped" (one before it did not end).
 
     told: when, expected, got, because; or raised, where, line.
     """
@@ -30,8 +31,11 @@ def state_of(verdicts: Seq[Verdict]) -> str:
     return "open" if statuses == {"open"} else "not yet"
 
 
-def report(exercise: Exercise, verdicts: Seq[Verdict]) -> Iterator[str]:
-    """Every check by its sentence, and the first one that went wrong in full: one thing at a time."""
+def report(exercise: Exercise, verdicts: Seq[Verdict], command: str = "python -m shared.workshop") -> Iterator[str]:
+    """Every check by its sentence, and the first one that went wrong in full: one thing at a time.
+
+    command: how this tool is called here.
+    """
     yield f"{exercise.number} {exercise.title} · {exercise.file}"
     state = state_of(verdicts)
     if state == "open":
@@ -49,7 +53,7 @@ def report(exercise: Exercise, verdicts: Seq[Verdict]) -> Iterator[str]:
         yield "  solved"
     else:
         yield f"  Read again: {exercise.read}"
-        yield f"  Stuck? python -m shared.workshop hint {exercise.number}"
+        yield f"  Stuck? {command} hint {exercise.number}"
 
 
 def _explained(verdict: Verdict) -> Iterator[str]:

@@ -24,13 +24,13 @@ export class Live {
     this.#controls();
   }
 
-  /** False where this server has no live page: a recording is replayed from files. */
+  /** False where no engine is behind the page: it is replayed from files, by `trace replay` or on a website. */
   async open() {
     try {
       this.about = await (await ask("/live/about")).json();
     } catch (failure) {
       if (failure.status === 401) return this.#askForKey();
-      if (failure.status === 404) return false;
+      if (failure.status === 404 || failure instanceof SyntaxError) return false; // some answer with a page of theirs
       return this.#notice(`The server does not answer: ${failure.message}`), true;
     }
     byId("key-form").hidden = true;

@@ -6,6 +6,7 @@ import { Live } from "./live.js";
 import { forgetColours } from "./paint.js";
 import { Player } from "./player.js";
 
+byId("stuck").remove();
 const THEMES = ["auto", "light", "dark"];
 const wantsDark = matchMedia("(prefers-color-scheme: dark)");
 const tabs = [byId("tab-live"), byId("tab-recordings")];
@@ -56,14 +57,18 @@ byId("theme").addEventListener("click", () => {
   setTheme(next);
 });
 wantsDark.addEventListener("change", () => setTheme(document.documentElement.dataset.theme));
-setTheme(THEMES.includes(localStorage.getItem("pageserve-theme")) ? localStorage.getItem("pageserve-theme") : "auto");
+const isFramed = window !== window.parent; // in a page of the course: the scene alone, in that page's theme
+document.documentElement.toggleAttribute("data-framed", isFramed);
+const kept = isFramed ? null : localStorage.getItem("pageserve-theme");
+setTheme(THEMES.includes(kept) ? kept : "auto");
 
-const wanted = new URLSearchParams(location.hash.slice(1)).get("replay");
-const isLive = await live.open();
+const asked = new URLSearchParams(location.hash.slice(1));
+const [wanted, scene, at] = [asked.get("replay"), asked.get("scene"), Number(asked.get("at")) || 0];
+const isLive = !isFramed && (await live.open());
 if (!isLive) {
   tabs[0].hidden = true;
   setText(byId("which"), "recordings");
 }
-choose(isLive && !wanted ? tabs[0] : tabs[1]);
+choose(isLive && !wanted && !scene ? tabs[0] : tabs[1]);
 requestAnimationFrame(draw(performance.now()));
-await player.open(wanted);
+await player.open({ wanted, scene, at });

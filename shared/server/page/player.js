@@ -4,7 +4,7 @@ import { Board } from "./board.js";
 import { byId, el, setText } from "./dom.js";
 import { EngineModel } from "./model.js";
 
-const FOLDER = "/page/recordings/";
+const FOLDER = new URL("recordings/", import.meta.url);
 const OWN = "own";
 const VERSION = 1;
 
@@ -77,16 +77,17 @@ export class Player {
     this.#controls();
   }
 
-  /** Offer what the server has; begin with `wanted`, a path, where there is one. */
-  async open(wanted) {
-    const index = await (await fetch(`${FOLDER}index.json`)).json().catch(() => []);
+  /** Offer what the server has; begin with `wanted`, a path, or with a scene, `at` seconds after its first request. */
+  async open({ wanted = null, scene = null, at = 0 } = {}) {
+    const index = await (await fetch(new URL("index.json", FOLDER))).json().catch(() => []);
     this.scenes = new Map(index.map((scene) => [scene.name, scene]));
     const name = wanted && wanted.split("/").at(-1);
     if (wanted) this.scenes.set(name, { name, title: `Replay: ${name}`, text: "", tracks: [{ file: name }] });
     const options = [...this.scenes.values()].map((scene) => el("option", { value: scene.name }, scene.title));
     byId("scene").replaceChildren(...options, el("option", { value: OWN }, "Files of your own …"));
-    byId("scene").value = name ?? index[0]?.name ?? OWN;
+    byId("scene").value = name ?? (this.scenes.has(scene) ? scene : index[0]?.name ?? OWN);
     await this.#choose();
+    if (at) this.#seek(at * 1e6);
   }
 
   frame(elapsedMs) {
@@ -108,7 +109,7 @@ export class Player {
     if (value === OWN) return this.#show([], "Recordings are made with --record FILE, by any command that runs an engine.");
     const scene = this.scenes.get(value);
     return this.#load(scene.text, scene.tracks.map(async ({ file, title }) => {
-      const response = await fetch(FOLDER + encodeURIComponent(file));
+      const response = await fetch(new URL(encodeURIComponent(file), FOLDER));
       if (!response.ok) throw new Error(`${file}: ${response.status}`);
       const records = parse(await response.text(), file);
       return new Track(records, title ?? records[0].title ?? file);
