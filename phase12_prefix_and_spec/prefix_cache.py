@@ -97,6 +97,9 @@ class PrefixCachingAllocator(BlockAllocator):
 
     def register_computed_blocks(self, seq: Sequence) -> None:
         """Publish the sequence's full blocks whose K/V is there. Never before: another sequence would read garbage."""
+        if seq.finish_reason == "error":
+            self._withdraw(seq.name)
+            return
         keys, table = self._keys(seq), self.block_tables[seq.name]
         # BEGIN SOLUTION 12.2
         for place in range(self.num_registered[seq.name], seq.num_computed_tokens // self.block_size):
@@ -163,6 +166,12 @@ class PrefixCachingAllocator(BlockAllocator):
         if key not in self.block_of:
             self.block_of[key] = block
             self.key_of[block] = key
+
+    def _withdraw(self, name: str) -> None:
+        """What a sequence that failed (on NaN, say) has computed or read is not for others."""
+        for block in self.block_tables[name]:
+            if (key := self.key_of.pop(block, None)) is not None:
+                del self.block_of[key]
 
     def _keep_or_free(self, block: int) -> None:
         if block in self.key_of:

@@ -113,7 +113,7 @@ class Scheduler:
     def _take(self, item: ScheduledSequence, tokens: list[SampledToken]) -> StepOutput:
         """Accepted drafts have their K/V already, so progress moves past them; what follows an end is not taken."""
         output = accept_tokens(item.seq, tokens)
-        num_accepted = len(output.token_ids) - 1
+        num_accepted = max(0, len(output.token_ids) - 1)  # no token at all where the sequence failed
         item.seq.num_computed_tokens += num_accepted
         item.seq.draft = list(tokens[-1].draft)
         self.totals.num_drafted_tokens += len(item.draft)

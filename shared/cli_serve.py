@@ -2,7 +2,6 @@
 
 import argparse
 import ipaddress
-import logging
 import sys
 from functools import partial
 from typing import Any
@@ -11,6 +10,7 @@ from shared.registry import Phase
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_GRACE_S = 30.0
+CLOSE_S = 5.0  # for the step that still runs when everybody has been answered
 EXAMPLES = """\
 examples:
   %(prog)s
@@ -60,6 +60,12 @@ def add_server_options(parser: argparse.ArgumentParser, port: int) -> None:
     )
     group.add_argument("--max-body-bytes", type=int, metavar="N", help="largest request body (default: 1048576)")
     group.add_argument(
+        "--stuck-step-s",
+        type=float,
+        metavar="S",
+        help="seconds that one step may take before /health calls the engine stuck (default: 60)",
+    )
+    group.add_argument(
         "--grace-period",
         type=float,
         default=DEFAULT_GRACE_S,
@@ -72,7 +78,8 @@ def run(chapter: Phase, args: argparse.Namespace) -> int:
     from shared.cli import build_engine, engine_config
     from shared.model_loader import load_model
     from shared.server.app import create_app
-    from shared.server.graceful_server import GracefulServer, bind
+    from shared.server.graceful_server import GracefulServer, bind, ends_within
+    from shared.server.log_lines import log_to_stderr
     from shared.show_config import config_rows, print_config
     from shared.trace.recording import recorded
 
@@ -81,7 +88,7 @@ def run(chapter: Phase, args: argparse.Namespace) -> int:
     warn_if_open(args.host, has_key="api_key" in limits)
     loaded = load_model(args.model, dtype=args.dtype, device=args.device)
     rows = list(config_rows(config, loaded, has_pool=chapter.has_pool)) if args.show_config else []
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    log_to_stderr()
     engine = build_engine(chapter, config, loaded, args)
     if rows:
         print_config(rows, chapter, getattr(engine, "implementation", {}))
@@ -92,7 +99,8 @@ def run(chapter: Phase, args: argparse.Namespace) -> int:
         with recorded(engine, args.record, phase=chapter.number, title=chapter.label, model=loaded.name):
             server.run()
     finally:
-        engine.close()
+        with ends_within(CLOSE_S):
+            engine.close()
     return 0
 
 
@@ -109,6 +117,7 @@ def server_limits(args: argparse.Namespace) -> dict[str, Any]:
         "api_key": args.api_key,
         "allowed_hosts": args.allowed_host,
         "max_body_bytes": args.max_body_bytes,
+        "stuck_step_s": args.stuck_step_s,
         "live_page": args.live_page,
     }
     limits = limits_from_env() | {name: value for name, value in given.items() if value is not None}

@@ -1,24 +1,33 @@
 """Taking sampled tokens into a sequence, and knowing when it is over. Torch-free."""
 
+import logging
 from collections.abc import Sequence as Seq
 
 from shared.output import StepOutput
 from shared.sequence import Sequence
 from shared.step import SampledToken
 
+log = logging.getLogger(__name__)
+
 
 def accept_tokens(seq: Sequence, tokens: Seq[SampledToken]) -> StepOutput:
-    """Append tokens in order until one ends the sequence; what comes after the end is dropped."""
+    """Append tokens in order until one ends the sequence; what comes after the end is dropped.
+
+    A token that is none, or that the tokenizer cannot read, ends its own sequence with "error" and no other.
+    """
     accepted: list[SampledToken] = []
     text = ""
+    error = None
     is_first = seq.num_output_tokens == 0
     for token in tokens:
-        seq.token_ids.append(token.token_id)
-        accepted.append(token)
-        text += _visible_text(seq, token.token_id)
-        if reason := _finish_reason(seq, token.token_id):
-            text += seq.text_stream.finish()
-            seq.finish(reason)
+        if (error := token.error) is None:
+            seq.token_ids.append(token.token_id)
+            accepted.append(token)
+            piece, error = _text_or_error(seq, token.token_id)
+            text += piece
+        if error is not None:
+            seq.finish("error")
+        if seq.is_finished:
             break
     logprobs = [token.logprobs for token in accepted if token.logprobs is not None]
     seq.logprobs += logprobs
@@ -30,7 +39,22 @@ def accept_tokens(seq: Sequence, tokens: Seq[SampledToken]) -> StepOutput:
         finish_reason=seq.finish_reason,
         logprobs=logprobs or None,
         prompt_logprobs=list(seq.prompt_logprobs) if is_first and seq.params.prompt_logprobs is not None else None,
+        error=error,
+        failed_alone=error is not None,
     )
+
+
+def _text_or_error(seq: Sequence, token_id: int) -> tuple[str, str | None]:
+    """The text that may go out after a token that has been appended; finishes the sequence where it is over."""
+    try:
+        text = _visible_text(seq, token_id)
+        if reason := _finish_reason(seq, token_id):
+            text += seq.text_stream.finish()
+            seq.finish(reason)
+        return text, None
+    except Exception:  # whatever a tokenizer raises
+        log.exception("token %d of %s cannot be read", token_id, seq.name)
+        return "", f"the tokenizer cannot read token {token_id}"
 
 
 def _visible_text(seq: Sequence, token_id: int) -> str:

@@ -7,6 +7,7 @@ be stepped by hand before and after; a server keeps it (`keep_running`). Torch-f
 import atexit
 import logging
 import threading
+import time
 from typing import Protocol
 
 from shared.pace import Pace
@@ -28,6 +29,7 @@ class EngineThread:
         self._thread: threading.Thread | None = None
         self._keeps_running = False
         self._is_stopping = False
+        self._step_began: float | None = None  # time.perf_counter()
         self.pace = Pace()  # to be read; `set_pace` and `step_once` change it
 
     def wake(self) -> None:
@@ -92,13 +94,21 @@ class EngineThread:
                 "step by hand when those are done"
             )
 
+    def step_seconds(self) -> float:
+        """How long the step that runs now has been at it; 0 between steps."""
+        began = self._step_began
+        return 0.0 if began is None else time.perf_counter() - began
+
     def _run(self) -> None:
         try:
             while self._wait_for_work():
+                self._step_began = time.perf_counter()
                 try:
                     self._engine.step()
                 except Exception:
                     log.exception("a step failed; every request in it was told")
+                finally:
+                    self._step_began = None
         finally:
             self._forget(threading.current_thread())
 

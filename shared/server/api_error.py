@@ -13,6 +13,7 @@ from shared.output import StepOutput
 from shared.server.wire import ApiResponse
 
 MAX_MESSAGE_CHARS = 500
+MAX_PARAM_CHARS = 100  # a client may have made up the field
 TYPES = {  # status -> type; any other below 500 is an invalid request
     401: "authentication_error",
     403: "permission_error",
@@ -37,8 +38,8 @@ class ApiError(Exception):
     ) -> None:
         super().__init__(message)
         self.status = status
-        self.message = message if len(message) <= MAX_MESSAGE_CHARS else message[:MAX_MESSAGE_CHARS] + " ..."
-        self.param = param
+        self.message = _cut(message, MAX_MESSAGE_CHARS)
+        self.param = None if param is None else _cut(param, MAX_PARAM_CHARS)
         self.code = code
         self.headers = dict(headers or {})
 
@@ -67,12 +68,22 @@ def internal_error() -> ApiError:
 def failed(output: StepOutput) -> ApiError | None:
     """The error in a request's last output; None where it ended as it should."""
     if output.finish_reason == "error":
-        return ApiError(500, f"a step of the engine failed: {output.error}", code="engine_error")
+        return ApiError(500, f"a step of the engine failed: {_public(output)}", code="engine_error")
     if output.finish_reason == "timeout":
         return ApiError(504, "the request waited too long in the queue and was dropped", code="queue_timeout")
     if output.finish_reason == "abort":
         return unavailable("the request was dropped by the server", 1.0, "aborted")
     return None
+
+
+def _public(output: StepOutput) -> str:
+    """An exception that ended all requests of a step may speak of any of them: its text is for the log alone."""
+    error = output.error or "unknown"
+    return error if output.failed_alone else f"{error.partition(':')[0]}; the server's log says more"
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[:most] + " ..."
 
 
 def add_error_handlers(app: FastAPI) -> None:
@@ -86,7 +97,8 @@ def add_error_handlers(app: FastAPI) -> None:
 
 
 def _answer(http: Request, error: ApiError) -> ApiResponse:
-    http.state.record.reason = error.code or f"refused: {error.message}"
+    """The log gets the field's name; the message may have a piece of the prompt in it."""
+    http.state.record.reason = error.code or f"refused: {error.param or 'body'}"
     return error.response()
 
 

@@ -12,7 +12,10 @@ MAX_LENGTH_DIGITS = 18
 
 
 class BodyLimit:
-    """ASGI middleware: 413 for a body over the limit, whatever its Content-Length says, 408 for one that stalls."""
+    """ASGI middleware: 413 for a body over the limit, whatever its Content-Length says, 408 for one that stalls.
+
+    A compressed one is a 415: nothing here unpacks what might be a thousand times larger.
+    """
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         self._app = app
@@ -34,7 +37,10 @@ class BodyLimit:
         return await self._app(scope, _replay(body, receive), send)
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes:
-        length = Headers(scope=scope).get("content-length", "0")
+        headers = Headers(scope=scope)
+        if (encoding := headers.get("content-encoding", "identity").lower()) != "identity":
+            raise ApiError(415, f"bodies in {encoding!r} are not read; send it uncompressed", code="body_encoded")
+        length = headers.get("content-length", "0")
         if len(length) > MAX_LENGTH_DIGITS or (length.isdecimal() and int(length) > self._max_bytes):
             raise self._too_large()
         try:

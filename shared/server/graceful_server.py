@@ -3,14 +3,18 @@
 import errno
 import os
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
 
 from shared.errors import SetupError
+from shared.server.header_deadline import HeaderDeadline
 
+UNREAD_TIMEOUT_S = 60.0  # a client that takes nothing of its answer for so long has its connection cut (on Linux)
 BACKSTOP_S = 1  # after the grace period the application gives up by itself; uvicorn cancels what is left then
 
 
@@ -25,7 +29,7 @@ class GracefulServer(uvicorn.Server):
         # h11 is what the tests run on; the request lines of the application replace uvicorn's access log.
         config = uvicorn.Config(
             app,
-            http="h11",
+            http=HeaderDeadline,
             ws="none",
             access_log=False,
             log_config=None,
@@ -60,6 +64,18 @@ class GracefulServer(uvicorn.Server):
         self.should_exit = True
 
 
+@contextmanager
+def ends_within(seconds: float) -> Iterator[None]:
+    """What happens inside may wait for a step that never ends: then the process does, with exit code 1."""
+    timer = threading.Timer(seconds, os._exit, [1])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def bind(host: str, port: int) -> socket.socket:
     """A socket for the server, not yet listening. Raises SetupError with what to do."""
     try:
@@ -67,6 +83,8 @@ def bind(host: str, port: int) -> socket.socket:
         # With the protocol named, asyncio sets TCP_NODELAY; without, every first token would come 40 ms late.
         listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # connections inherit it
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNREAD_TIMEOUT_S * 1000))
         listener.bind((host, port))
     except (OSError, OverflowError) as error:
         raise _cannot_serve(host, port, error) from error

@@ -2,6 +2,7 @@
 
 A page from elsewhere can make a browser on this machine send requests here. Its own name resolved to
 this address (DNS rebinding) shows in Host; a form or a script that posts across sites shows in Origin.
+A script, picture or frame that only gets something has no Origin, but browsers say Sec-Fetch-Site.
 """
 
 import hmac
@@ -16,6 +17,7 @@ from shared.server.page_access import page_is_on
 from shared.server.settings import ServerSettings
 
 OPEN_PATHS = ("/health",)  # without a key: load balancers have none
+OWN_SITES = ("same-origin", "none")  # none: typed in, or a bookmark
 PAGE_PATHS = ("/", "/page/")  # nor has a browser that opens the page; the page asks for it, and sends it with /events
 
 
@@ -47,6 +49,8 @@ class Guard:
         origin = headers.get("origin")
         if origin is not None and not self._is_own(origin.lower(), host):
             raise ApiError(403, f"requests from pages of {origin!r} are not answered", code="origin_not_allowed")
+        if origin is None and _is_from_elsewhere(headers):
+            raise ApiError(403, "requests from pages of other sites are not answered", code="origin_not_allowed")
         if self._key is not None and not self._is_open(scope):
             self._check_key(headers.get("authorization", ""), self._key)
 
@@ -68,11 +72,18 @@ class Guard:
 
     def _check_key(self, authorization: str, wanted: bytes) -> None:
         scheme, _, key = authorization.partition(" ")
-        is_right = hmac.compare_digest(key.strip().encode("latin-1"), wanted)  # headers are decoded as latin-1
+        given = key.strip(" \t").encode("latin-1")  # headers are decoded as latin-1
+        is_right = hmac.compare_digest(given, wanted)
         if scheme.lower() != "bearer" or not is_right:
             how = {"WWW-Authenticate": "Bearer"}
             message = "send the server's key as `Authorization: Bearer <key>`"
             raise ApiError(401, message, code="invalid_api_key", headers=how)
+
+
+def _is_from_elsewhere(headers: Headers) -> bool:
+    """What another site's page loads or frames. A link that a person follows to here is a person's doing."""
+    is_link = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+    return headers.get("sec-fetch-site", OWN_SITES[0]) not in OWN_SITES and not is_link
 
 
 def _name(host: str) -> str:

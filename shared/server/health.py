@@ -1,7 +1,8 @@
 """Does this server answer requests? What it says is what the next request would get.
 
-    serving --a step failed--> failed --a probe got its token--> serving
-    serving or failed --SIGTERM--> draining, for good
+    serving --a step failed, or a completion did and then a probe--> failed --a probe got its token--> serving
+    serving --a step takes longer than `stuck_step_s`--> stuck --it ends--> serving
+    serving, failed or stuck --SIGTERM--> draining, for good
 
 The engine itself survives a failed step, but cannot know whether the next one would work. So the server
 finds out with a request of its own, one token long, before it lets anybody else in again.
@@ -29,14 +30,19 @@ Run = Callable[..., Coroutine[Any, Any, Any]]
 
 
 class Health:
-    """run: calls a function on another thread; the event loop may not wait for `engine.submit`."""
+    """run: calls a function on another thread; the event loop may not wait for `engine.submit`.
 
-    def __init__(self, engine: Engine, mailbox: Mailbox, run: Run) -> None:
+    stuck_step_s: seconds that one step of the engine's thread may take.
+    """
+
+    def __init__(self, engine: Engine, mailbox: Mailbox, run: Run, stuck_step_s: float) -> None:
         self.failure: str | None = None  # why nobody is served just now
+        self._doubt: str | None = None  # what failed alone: everybody is served until a probe fails as well
         self.is_draining = False
         self._engine = engine
         self._mailbox = mailbox
         self._run = run
+        self._stuck_step_s = stuck_step_s
         self._recovery: asyncio.Task[None] | None = None
 
     def check(self) -> None:
@@ -44,18 +50,25 @@ class Health:
         if self.is_draining:
             raise unavailable("the server is shutting down", 5.0, "shutting_down")
         if self.failure is not None:
-            raise unavailable(f"the engine failed and has not recovered yet: {self.failure}", 1.0, "engine_failed")
+            message = "the engine failed and has not recovered yet; the server's log says more"
+            raise unavailable(message, 1.0, "engine_failed")
+        if (seconds := self._step_seconds()) > self._stuck_step_s:
+            raise unavailable(f"the engine has been in one step for {seconds:.0f} s", 5.0, "engine_stuck")
 
     def saw(self, output: StepOutput) -> None:
         """Every output of every request comes by here."""
         if output.finish_reason == "error":
-            self.fail(output.error or "a step failed")
+            self.fail(output.error or "a step failed", is_sure=not output.failed_alone)
         elif output.token_ids:
-            self.failure = None
+            self.failure = self._doubt = None
 
-    def fail(self, reason: str) -> None:
-        """Serve nobody until a probe gets through."""
-        self.failure = reason
+    def fail(self, reason: str, *, is_sure: bool = True) -> None:
+        """Serve nobody until a probe gets through; or, not being sure, only once it does not."""
+        if reason != self.failure:
+            log.error("the engine failed: %s", reason)
+        self._doubt = reason
+        if is_sure:
+            self.failure = reason
         if self._recovery is None or self._recovery.done():
             self._recovery = asyncio.ensure_future(self._recover())
 
@@ -63,13 +76,19 @@ class Health:
         if self._recovery is not None:
             self._recovery.cancel()
 
+    def _step_seconds(self) -> float:
+        """Phase 1 has no thread that steps."""
+        thread = getattr(self._engine, "thread", None)
+        return 0.0 if thread is None else thread.step_seconds()
+
     async def _recover(self) -> None:
         for delay in itertools.chain(PROBE_DELAYS_S, itertools.repeat(PROBE_DELAYS_S[-1])):
             await asyncio.sleep(delay)
-            if self.failure is None or await self._probe():
+            if self._doubt is None or await self._probe():
                 log.warning("the engine serves again")
-                self.failure = None
+                self.failure = self._doubt = None
                 return
+            self.failure = self.failure or self._doubt
 
     async def _probe(self) -> bool:
         """True if the engine gives a token for a token."""
@@ -80,7 +99,8 @@ class Health:
                 answered.set_result(output)
 
         try:
-            await self._run(self._engine.submit, PROBE, partial(self._mailbox.post, take))
+            submit = partial(self._engine.submit, is_patient=True)  # a full queue is no illness
+            await self._run(submit, PROBE, partial(self._mailbox.post, take))
             return bool((await answered).token_ids)
         except Exception as error:  # it refuses even this, e.g. because it is closed
             self.failure = str(error)

@@ -20,6 +20,7 @@ log = logging.getLogger("pageserve.requests")
 
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")  # a client's own id is taken over if it fits a header and a log line
 MAX_ROUTE_CHARS = 200
+MAX_CLIENT_CHARS = 64  # a proxy on this machine may name it, and so may whoever else is on this machine
 
 
 @dataclass(slots=True)
@@ -110,5 +111,5 @@ def _new_record(scope: Scope) -> RequestRecord:
     given: dict[bytes, Any] = dict(scope["headers"])
     wanted = given.get(b"x-request-id", b"").decode("latin-1")
     request_id = wanted if REQUEST_ID.fullmatch(wanted) else f"req-{secrets.token_hex(8)}"
-    client = (scope.get("client") or ("", 0))[0]
+    client = (scope.get("client") or ("", 0))[0][:MAX_CLIENT_CHARS]
     return RequestRecord(request_id, scope["path"][:MAX_ROUTE_CHARS], client)

@@ -62,7 +62,7 @@ class Service:
         self.texts = TokenTexts(self.tokenizer.tokenizer)
         self.metrics = ServerMetrics(engine, settings)
         self._mailbox = Mailbox()
-        self.health = Health(engine, self._mailbox, self.tokenizer.run)
+        self.health = Health(engine, self._mailbox, self.tokenizer.run, settings.stuck_step_s)
         self.engine = engine
         self.live = LiveFeed(engine, title=settings.title, model=model_name)
         self._open: set[Generation] = set()

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 
 from shared.errors import InvalidConfig
 
+POSITIVE = ("max_body_bytes", "body_timeout_s", "stuck_step_s", "max_sequences", "default_chat_tokens", "window")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerSettings:
@@ -12,6 +14,7 @@ class ServerSettings:
 
     max_body_bytes: largest request body; body_timeout_s: seconds in which it has to arrive.
     max_sequences: most completions one HTTP request may ask for, prompts times n.
+    stuck_step_s: seconds that one step of the engine may take before /health calls it stuck.
     default_chat_tokens: a chat's max_tokens where it names none (the other routes: SamplingParams' default).
     api_key: if given, every route but /health wants `Authorization: Bearer <api_key>`.
     allowed_hosts: names under which the server may be reached, beside localhost and IP addresses; "*" is any.
@@ -26,6 +29,7 @@ class ServerSettings:
 
     max_body_bytes: int = 1 << 20
     body_timeout_s: float = 10.0
+    stuck_step_s: float = 60.0
     max_sequences: int = 128
     default_chat_tokens: int = 1024
     api_key: str | None = field(default=None, repr=False)
@@ -37,8 +41,10 @@ class ServerSettings:
     title: str = "PageServe"
 
     def __post_init__(self) -> None:
-        for name in ("max_body_bytes", "body_timeout_s", "max_sequences", "default_chat_tokens", "window"):
+        for name in POSITIVE:
             if not getattr(self, name) > 0:
                 raise InvalidConfig(f"{name}: must be above 0, got {getattr(self, name)!r}")
         if self.api_key is not None and not self.api_key.strip():
             raise InvalidConfig("api_key: is empty; leave it out to serve without a key")
+        if self.api_key is not None and (self.api_key != self.api_key.strip() or not self.api_key.isprintable()):
+            raise InvalidConfig("api_key: must be printable text without spaces around it, to fit into a header")
