@@ -4,6 +4,7 @@ The parts that need HTTP are in the server's tests.
 """
 
 import asyncio
+import itertools
 import json
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from transformers import LlamaForCausalLM
 from shared.errors import InvalidRequest
 from shared.model_loader import load_model
 from shared.prompt_encoding import encode_chat, encode_text
+from shared.reference import greedy_reference
 from shared.registry import PHASES, Phase
 from shared.request import Request, SamplingParams
 from shared.tiny_models import tiny_llama
@@ -36,6 +38,8 @@ from tests.helpers import (
     letter_tokenizer,
     open_engine,
     phase_ids,
+    reference,
+    rope_fields,
     slow_down,
     step_phases,
     token_lists,
@@ -67,6 +71,23 @@ def test_sch_03_the_first_token_can_end_the_request(phase: Phase, streamed: bool
         assert [step.finish_reason is not None for step in stream].count(True) == 1
 
 
+def test_sch_03_every_other_way_to_end_with_the_first_token(phase: Phase) -> None:
+    model = tiny_llama()
+    model.generation_config.eos_token_id = 8
+    requests = [
+        greedy(PA, 16, ignore_eos=False, n=2),
+        greedy(PA, 16, stop_token_ids=[8]),
+        greedy(PA, 1, n=2),
+        greedy(PB, 4),
+    ]
+    with open_engine(phase, model) as engine:
+        for _ in range(2):  # the second time, the prompt is cached where there is a cache
+            *ended, beside = engine.generate(requests)
+            found = [(c.token_ids, c.finish_reason) for output in ended for c in output.outputs]
+            assert found == [([8], "stop")] * 3 + [([8], "length")] * 2
+            assert beside.token_ids == [52, 59, 73, 26]
+
+
 @pytest.mark.parametrize("phase", [p for p in step_phases if p.number >= 4], ids=lambda p: p.package[:7])
 def test_sch_02_decodes_go_on_while_a_long_prompt_is_prefilled(phase: Phase) -> None:
     settings = {"prefill_budget_tokens": 16, "prefill_chunk_size": 8, "kv_block_size": 4, "kv_num_blocks": 128}
@@ -82,8 +103,25 @@ def test_sch_02_decodes_go_on_while_a_long_prompt_is_prefilled(phase: Phase) -> 
         assert len(tokens["a"]) - before >= 11
         step_until(engine, tokens, lambda: not engine.has_unfinished())
     assert tokens["b"] == [18, 83]
-    assert len(tokens["a"]) == 60
-    assert tokens["a"][:24] == GREEDY_PA
+    assert tokens["a"] == list(reference("llama", tuple(PA), 60))
+
+
+@pytest.mark.parametrize("phase", [p for p in step_phases if p.number >= 4], ids=lambda p: p.package[:7])
+@pytest.mark.parametrize(("budget", "chunk"), [(4, 16), (9, 8), (17, 1)])
+def test_sch_02_with_two_long_prompts_and_other_budgets(phase: Phase, budget: int, chunk: int) -> None:
+    tokens: dict[str, list[int]] = {"a": [], "b": [], "c": []}
+    with open_engine(phase, prefill_budget_tokens=budget, prefill_chunk_size=chunk) as engine:
+        engine.add_request(Request(PA, SamplingParams(max_tokens=200, ignore_eos=True, n=2), request_id="a"))
+        step_until(engine, tokens, lambda: len(tokens["a"]) >= 4)
+        for name, prompt in (("b", Q), ("c", Q[:40])):
+            engine.add_request(Request(prompt, SamplingParams(max_tokens=2, ignore_eos=True), request_id=name))
+        while not (tokens["b"] and tokens["c"]):
+            had = len(tokens["a"])
+            step_until(engine, tokens, lambda: True)
+            assert len(tokens["a"]) == had + 2
+        engine.abort("a")
+        step_until(engine, tokens, lambda: not engine.has_unfinished())
+    assert (tokens["b"], tokens["c"]) == ([18, 83], [37, 60])
 
 
 def step_until(engine: Any, tokens: dict[str, list[int]], condition: Any, max_steps: int = 1000) -> None:
@@ -109,6 +147,28 @@ def test_sch_01_a_prompt_over_the_whole_pool_is_refused_and_blocks_nobody(phase:
         assert_clean(engine)
 
 
+@pytest.mark.parametrize("phase", paging_phases, ids=lambda p: p.package[:7])
+def test_sch_01_a_slot_decides(phase: Phase) -> None:
+    with open_engine(phase, kv_block_size=4, kv_num_blocks=8, max_model_len=128) as engine:
+        for one_over in (greedy(Q[:33], 1), greedy(Q[:33], 1, n=2)):
+            with pytest.raises(InvalidRequest, match="33 tokens"):
+                engine.generate([greedy(PA, 4), one_over])
+        assert_clean(engine)
+        full, beside = engine.generate([greedy(Q[:32], 1), greedy(PA, 4)])
+    assert tuple(full.token_ids) == reference("llama", tuple(Q[:32]), 1)
+    assert beside.token_ids == [8, 62, 18, 72]
+
+
+def test_sch_01_a_prompt_over_the_models_length_is_refused_where_there_is_no_pool_too(phase: Phase) -> None:
+    with open_engine(phase, max_model_len=32) as engine:
+        with pytest.raises(InvalidRequest, match="32 tokens") as refused:
+            engine.stream(greedy(Q[:32], 4))
+        assert refused.value.param == "prompt_token_ids"
+        longest = engine.generate([greedy(Q[:31], 4)])[0]
+        assert (tuple(longest.token_ids), longest.finish_reason) == (reference("llama", tuple(Q[:31]), 1), "length")
+        assert_alive(engine)
+
+
 @pytest.mark.parametrize("phase", [p for p in paging_phases if p.number < 9], ids=lambda p: p.package[:7])
 def test_a_request_that_could_outgrow_the_pool_is_refused_where_nobody_gives_memory_back(phase: Phase) -> None:
     with open_engine(phase, kv_block_size=4, kv_num_blocks=8) as engine:
@@ -124,7 +184,7 @@ def test_a_request_that_could_outgrow_the_pool_is_refused_where_nobody_gives_mem
 
 @pytest.mark.parametrize("phase", paging_phases, ids=lambda p: p.package[:7])
 @pytest.mark.parametrize("n", [1, 3])
-def test_kv_01_and_02_an_abort_gives_all_blocks_back(phase: Phase, n: int) -> None:
+def test_kv_01_kv_02_an_abort_gives_all_blocks_back(phase: Phase, n: int) -> None:
     with open_engine(phase, kv_block_size=4, kv_num_blocks=400, prefill_chunk_size=4) as engine:
         for steps in (1, 3, 120):  # in prefill, and in decode
             engine.add_request(
@@ -151,6 +211,17 @@ def test_smp_01_tiny_temperatures_are_greedy(phase: Phase) -> None:
     assert outputs[6].token_ids != GREEDY_PA[:8]
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)
+def test_smp_01_in_every_element_type_and_with_filters(phase: Phase, dtype: torch.dtype) -> None:
+    cold = [sampled(8, temperature=t) for t in (1e-3, 1.1e-5, 9e-6, 1e-37, 1e-300, 5e-324)]
+    cold += [sampled(8, temperature=1e-4, **filters) for filters in ({"top_p": 0.5}, {"top_k": 3}, {"min_p": 0.5})]
+    with open_engine(phase, tiny_llama().to(dtype), max_batch_size=16) as engine:
+        expected = engine.generate([greedy(PA, 8)])[0].token_ids
+        *outputs, hot = engine.generate([*cold, sampled(8, temperature=1e308, seed=1)])
+    assert token_lists(outputs) == [expected] * len(cold)
+    assert len(hot.token_ids) == 8
+
+
 def test_smp_02_zero_is_a_value_and_not_unset(phase: Phase) -> None:
     with open_engine(phase) as engine:
         narrow = engine.generate([sampled(8, temperature=1.0, seed=3, top_p=p) for p in (0.0, 1e-9)])
@@ -170,13 +241,15 @@ def test_smp_02_zero_is_a_value_and_not_unset(phase: Phase) -> None:
 
 
 def test_smp_03_any_top_k_in_any_company(phase: Phase) -> None:
-    params = [{"top_k": k} for k in (97, 98, 9999999, 0, -1)] + [{}, {"top_k": 1}, {"top_k": 3}]
+    params: list[dict[str, int]] = [{"top_k": k} for k in (97, 98, 9999999, 0, -1)]
+    params += [{}, {"top_k": 1}, {"top_k": 3}, {"top_k": 2**31}, {"top_k": 2**70}]
     requests = [sampled(6, temperature=1.0, seed=5, **p) for p in params]
     with open_engine(phase, max_batch_size=16) as engine:
         solo = [engine.generate([request])[0].token_ids for request in requests]
         batch = token_lists(engine.generate([*requests, greedy(PB, 6)]))
         assert_alive(engine)
     assert all(tokens == solo[0] for tokens in solo[:6])
+    assert solo[8] == solo[9] == solo[0], "far over what fits into 32 or 64 bits"
     assert solo[6] == [8, 62, 18, 72, 11, 28]
     assert batch == [*solo, T0_OUTPUTS["PB"][:6]]
     with pytest.raises(InvalidRequest) as refused:
@@ -222,6 +295,13 @@ def test_smp_05_generation_config_does_not_penalize_unasked(phase: Phase, tmp_pa
     assert penalized == [46, 37, 56, 86, 39, 71, 73, 15, 88, 95, 25, 14]
 
 
+def test_smp_05_nothing_else_is_taken_from_generation_config(phase: Phase, tmp_path: Path) -> None:
+    others = {"do_sample": True, "temperature": 0.6, "top_k": 20, "max_new_tokens": 3, "suppress_tokens": [8]}
+    save(tiny_llama(), tmp_path, generation_config=others)
+    with open_engine(phase, load_saved(tmp_path)) as engine:
+        assert engine.generate([greedy(PA, 12)])[0].token_ids == GREEDY_PA[:12]
+
+
 # -- text ---------------------------------------------------------------------------------------------
 
 
@@ -262,6 +342,14 @@ def test_num_01_head_dim_comes_from_the_config(phase: Phase) -> None:
     assert token_lists(outputs) == list(T0_OUTPUTS.values())
 
 
+@pytest.mark.parametrize("changes", [{"head_dim": None}, {"head_dim": 32}, {"num_key_value_heads": 1}], ids=str)
+def test_num_01_other_shapes_of_heads(phase: Phase, changes: dict[str, Any]) -> None:
+    with open_engine(phase, tiny_llama(**changes)) as engine:
+        outputs = engine.generate([greedy(prompt, 24) for prompt in (PA, PB, PC)])
+    model = tiny_llama(**changes)
+    assert token_lists(outputs) == [greedy_reference(model, prompt, 24) for prompt in (PA, PB, PC)]
+
+
 def test_num_01_kv_bytes_per_token() -> None:
     from shared.kv_sizing import kv_bytes_per_token
 
@@ -274,12 +362,12 @@ def test_num_01_kv_bytes_per_token() -> None:
 @pytest.mark.parametrize("spelling", ["rope_parameters", "rope_theta"])
 def test_num_02_rope_theta_survives_both_spellings(phase: Phase, tmp_path: Path, spelling: str) -> None:
     rope = {"rope_type": "default", "rope_theta": 500000.0}
-    save(tiny_llama(rope_parameters=rope), tmp_path)
-    if spelling == "rope_theta":
-        rewrite(
-            tmp_path / "config.json",
-            lambda c: {k: v for k, v in c.items() if k != "rope_parameters"} | {"rope_theta": 500000.0},
-        )
+    save(tiny_llama(**rope_fields(rope)), tmp_path)
+    spelled: dict[str, Any] = {"rope_parameters": rope} if spelling == "rope_parameters" else {"rope_theta": 500000.0}
+    rewrite(
+        tmp_path / "config.json",
+        lambda c: {k: v for k, v in c.items() if not k.startswith("rope_")} | spelled,
+    )
     with open_engine(phase, load_saved(tmp_path)) as engine:
         assert engine.generate([greedy(Q, 8)])[0].token_ids == [52, 44, 50, 56, 52, 23, 4, 72]
 
@@ -293,13 +381,11 @@ NUM_03 = {
 
 @pytest.mark.parametrize("chunk", [3, 64])
 def test_num_03_neighbours_do_not_leak(phase: Phase, chunk: int) -> None:
-    prompts = list(NUM_03)
-    orders = [prompts, prompts[::-1], prompts[1:] + prompts[:1], prompts[2:] + prompts[:2]]
     with open_engine(phase, prefill_chunk_size=chunk, max_batch_size=3) as engine:
         for prompt, expected in NUM_03.items():
             assert engine.generate([greedy(prompt, 6)])[0].token_ids == expected
         engine.generate([greedy(Q[n : n + 9], 5) for n in range(50)])
-        for order in orders:
+        for order in itertools.permutations(NUM_03):
             outputs = engine.generate([greedy(prompt, 6) for prompt in order])
             assert token_lists(outputs) == [NUM_03[prompt] for prompt in order]
 
@@ -471,11 +557,19 @@ def test_swp_01_a_full_swap_space_stalls_nobody(phase: Phase, swap_num_blocks: i
     assert token_lists(outputs) == list(T0_OUTPUTS.values())
 
 
-@pytest.mark.parametrize("phase", preempting_phases, ids=lambda p: p.package[:7])
+SWP_02 = [(PHASES[-2], True, 0)] + [(PHASES[-1], caching, k) for caching in (False, True) for k in (0, 3)]
+
+
+@pytest.mark.parametrize(
+    ("phase", "caching", "k"), SWP_02, ids=[f"{p.package[:7]}-cache {c}-ngram {k}" for p, c, k in SWP_02]
+)
 @pytest.mark.parametrize("mode", ["swap", "recompute"])
 @pytest.mark.parametrize("chunk", [5, 512])
-def test_swp_02_no_token_is_doubled_or_lost_by_preemption(phase: Phase, mode: str, chunk: int) -> None:
+def test_swp_02_no_token_is_doubled_or_lost_by_preemption(
+    phase: Phase, caching: bool, k: int, mode: str, chunk: int
+) -> None:
     settings = {"preemption_mode": mode, "swap_num_blocks": 32, "prefill_chunk_size": chunk}
+    settings |= {"enable_prefix_caching": caching, **(spec_settings("ngram", k) if k else {})}
     with open_engine(phase, **TIGHT, **settings) as engine:
         streams = engine.streams([greedy(prompt, 24) for prompt in (PA, PB, PC)])
         steps = [list(stream) for stream in streams]
@@ -486,6 +580,20 @@ def test_swp_02_no_token_is_doubled_or_lost_by_preemption(phase: Phase, mode: st
     for stream, output, expected in zip(steps, outputs, T0_OUTPUTS.values()):
         assert [token for step in stream for token in step.token_ids] == output.token_ids == expected
         assert output.metrics.first_token_time == stream[0].time
+
+
+@pytest.mark.parametrize("phase", preempting_phases, ids=lambda p: p.package[:7])
+@pytest.mark.parametrize(("kv_block_size", "kv_num_blocks"), [(8, 5), (1, 33), (4, 8)])
+@pytest.mark.parametrize("swap_num_blocks", [0, 2, 40])
+def test_swp_01_in_pools_of_other_shapes(
+    phase: Phase, kv_block_size: int, kv_num_blocks: int, swap_num_blocks: int
+) -> None:
+    settings = {"kv_block_size": kv_block_size, "kv_num_blocks": kv_num_blocks, "swap_num_blocks": swap_num_blocks}
+    with open_engine(phase, **settings) as engine:
+        outputs = engine.generate([greedy(PA, 24, n=2), *(greedy(prompt, 24) for prompt in (PB, PC))])
+        assert engine.stats().num_preemptions >= 1
+    assert [completion.token_ids for completion in outputs[0].outputs] == [GREEDY_PA] * 2
+    assert token_lists(outputs[1:]) == list(T0_OUTPUTS.values())[1:]
 
 
 @pytest.mark.parametrize("phase", preempting_phases, ids=lambda p: p.package[:7])
@@ -563,6 +671,22 @@ def test_kv_03_a_partly_filled_block_has_one_writer(phase: Phase, n: int) -> Non
 
 
 @for_final_phases
+@pytest.mark.parametrize("caching", [True, False])
+@pytest.mark.parametrize(("kv_block_size", "length"), [(4, 7), (16, 18), (16, 32), (2, 5)])
+def test_kv_03_with_other_tails(phase: Phase, caching: bool, kv_block_size: int, length: int) -> None:
+    requests = [sampled(12, Q[:length], temperature=1.0, seed=seed) for seed in (1, 2)]
+    requests.append(sampled(12, Q[:length], temperature=1.0, seed=3, n=4))
+
+    def tokens(engine: Any) -> list[list[list[int]]]:
+        return [[completion.token_ids for completion in output.outputs] for output in engine.generate(requests)]
+
+    with open_engine(PHASES[1]) as engine:
+        alone = tokens(engine)
+    with open_engine(phase, kv_block_size=kv_block_size, enable_prefix_caching=caching) as engine:
+        assert tokens(engine) == tokens(engine) == alone
+
+
+@for_final_phases
 def test_pfx_01_a_full_hit_leaves_a_token_to_compute(phase: Phase) -> None:
     with open_engine(phase, kv_block_size=4) as engine:
         for prompt, most in ((PA, 7), (Q[:4], 3), (Q[:12], 11)):
@@ -576,12 +700,41 @@ def test_pfx_01_a_full_hit_leaves_a_token_to_compute(phase: Phase) -> None:
 
 
 @for_final_phases
+@pytest.mark.parametrize("kv_block_size", [1, 2, 8, 16])
+def test_pfx_01_full_hits_in_blocks_of_other_sizes(phase: Phase, kv_block_size: int) -> None:
+    with open_engine(phase, kv_block_size=kv_block_size) as engine:
+        for prompt in (PA, Q[:16], Q[:48], Q[:1]):
+            expected = list(reference("llama", tuple(prompt), 6))
+            for _ in range(2):
+                alone, several = engine.generate([greedy(prompt, 6), greedy(prompt, 6, n=2)])
+                assert [alone.token_ids, *(c.token_ids for c in several.outputs)] == [expected] * 3
+                assert alone.num_cached_tokens < len(prompt)
+        turn = engine.generate([greedy(PA, 24)])[0].token_ids
+        after = engine.generate([greedy([*PA, *turn, 9], 6)])[0]
+        assert tuple(after.token_ids) == reference("llama", (*PA, *turn, 9), 6)
+        assert after.num_cached_tokens == 31 // kv_block_size * kv_block_size, "its own output is cached, too"
+
+
+@for_final_phases
 def test_pfx_03_the_same_prompt_twice_in_one_step(phase: Phase) -> None:
     with open_engine(phase, kv_block_size=4, prefill_budget_tokens=256) as engine:
         twice = engine.generate([greedy(Q[:40], 8)] * 2)
         third = engine.generate([greedy(Q[:40], 8)])[0]
     assert token_lists([*twice, third]) == [[37, 60, 59, 51, 15, 62, 83, 8]] * 3
     assert third.num_cached_tokens in (36, 39)
+
+
+@for_final_phases
+@pytest.mark.parametrize("kv_num_blocks", [64, 16], ids=["room", "pressure"])
+@pytest.mark.parametrize("chunk", [3, 256])
+def test_pfx_03_many_of_one_beginning_in_one_step(phase: Phase, kv_num_blocks: int, chunk: int) -> None:
+    settings = {"kv_block_size": 4, "kv_num_blocks": kv_num_blocks, "prefill_chunk_size": chunk}
+    prompts = [Q[:40], [*Q[:40], 7], Q[:40], Q[:23]]
+    with open_engine(phase, **settings, prefill_budget_tokens=256) as engine:
+        for _ in range(2):
+            outputs = engine.generate([*(greedy(prompt, 8) for prompt in prompts), greedy(Q[:40], 8, n=3)])
+            assert [tuple(o.token_ids) for o in outputs[:4]] == [reference("llama", tuple(p), 8) for p in prompts]
+            assert [c.token_ids for c in outputs[4].outputs] == [[37, 60, 59, 51, 15, 62, 83, 8]] * 3
 
 
 @for_final_phases
@@ -603,6 +756,26 @@ def test_pfx_04_a_block_is_shared_only_once_it_is_computed(phase: Phase, first_i
             engine.abort("a")
         step_until(engine, tokens, lambda: not engine.has_unfinished())
     assert tokens["b"] == [48, 15, 23, 4]
+
+
+@for_final_phases
+@pytest.mark.parametrize("num_steps", [1, 2, 5, 11, 12, 13])
+@pytest.mark.parametrize("num_more", [0, 1, 2])
+def test_pfx_04_an_abort_at_any_other_step(phase: Phase, num_steps: int, num_more: int) -> None:
+    tokens: dict[str, list[int]] = {"a": [], "b": [], "c": []}
+    settings = {"kv_block_size": 4, "prefill_chunk_size": 8, "prefill_budget_tokens": 16, "kv_num_blocks": 60}
+    with open_engine(phase, **settings) as engine:
+        engine.add_request(Request(Q, SamplingParams(max_tokens=4, ignore_eos=True), request_id="a"))
+        for _ in range(num_steps):
+            engine.step()
+        engine.add_request(Request([*Q, 1], SamplingParams(max_tokens=4, ignore_eos=True), request_id="b"))
+        engine.add_request(Request(Q[:40], SamplingParams(max_tokens=4, ignore_eos=True), request_id="c"))
+        for _ in range(num_more):
+            step_until(engine, tokens, lambda: True)
+        engine.abort("a")
+        step_until(engine, tokens, lambda: not engine.has_unfinished())
+    assert tokens["b"] == [48, 15, 23, 4]
+    assert tokens["c"] == [37, 60, 59, 51]
 
 
 @for_final_phases
@@ -652,6 +825,29 @@ def test_spc_02_the_first_end_in_token_order_decides(phase: Phase, eos: int, tok
 
 
 @for_final_phases
+@pytest.mark.parametrize("method", ["ngram", "draft"])
+@pytest.mark.parametrize("k", [1, 4, 8])
+def test_spc_01_spc_02_every_other_way_to_end_inside_a_draft(phase: Phase, method: str, k: int) -> None:
+    def ended(max_tokens: int, **params: Any) -> list[tuple[str, str | None]]:
+        request = Request(letters("abcdefghabcd"), SamplingParams(max_tokens=max_tokens, **params))
+        return [(completion.text, completion.finish_reason) for completion in engine.generate([request])[0].outputs]
+
+    with letters_engine(phase, method, k, eos=16) as engine:
+        assert ended(12, n=2) == [("ef", "stop")] * 2
+        assert ended(12, min_tokens=4) == [("efabcdef", "stop")], "the EOS cannot be chosen as the third"
+        for max_tokens in range(1, 8):
+            short = "length" if max_tokens < 5 else "stop"
+            assert ended(max_tokens, ignore_eos=True, stop_token_ids=[18]) == [("efgh"[:max_tokens], short)]
+            assert ended(max_tokens, ignore_eos=True, stop=["ij"]) == [
+                ("efgh", "stop") if max_tokens >= 6 else ("efghi"[:max_tokens], "length")
+            ]
+    settings = spec_settings(method, k) | {"max_model_len": 18}
+    with open_engine(phase, cyclic_model(), None, cyclic_model(), **settings) as engine:
+        output = engine.generate([greedy(letters("abcdefghabcd"), 99)])[0]
+    assert (output.token_ids, output.finish_reason) == (letters("efghij"), "length"), "the model's length"
+
+
+@for_final_phases
 def test_spc_03_exactly_max_tokens_are_delivered_and_counted(phase: Phase) -> None:
     with letters_engine(phase, "ngram", 4, num_letters=5) as engine:
         for max_tokens in range(1, 13):
@@ -668,6 +864,8 @@ def test_spc_04_a_draft_with_another_vocabulary_works(phase: Phase, draft_vocab:
     draft = cyclic_model(vocab_size=draft_vocab)
     with open_engine(phase, cyclic_model(), letter_tokenizer(), draft, **spec_settings("draft", 3)) as engine:
         assert engine.generate([greedy(letters("abcde"), 10)])[0].text == "fghijklmno"
+        hot = engine.generate([sampled(20, [63, 62], temperature=3.0, n=4), sampled(20, [63], temperature=3.0, seed=1)])
+        assert [len(completion.token_ids) for output in hot for completion in output.outputs] == [20] * 5
     with open_engine(phase, None, None, tiny_llama(vocab_size=104), **spec_settings("draft", 3)) as engine:
         assert engine.generate([greedy(PA, 24)])[0].token_ids == GREEDY_PA
 
@@ -686,6 +884,34 @@ def test_spc_05_penalties_hold_under_speculation(phase: Phase, method: str) -> N
         *[79, 42, 31, 47, 93, 51, 70, 77, 7, 85, 20, 77],
         *[61, 68, 64, 49, 2, 5, 2, 5, 5, 5, 91, 26],
     ]
+
+
+SPC_05 = [
+    {"presence_penalty": 1.5},
+    {"frequency_penalty": 0.7, "temperature": 1.3, "seed": 5, "top_p": 0.9},
+    {"repetition_penalty": 0.7},
+    {"logit_bias": {42: 5.0, 11: -100.0}},
+    {"min_tokens": 20, "ignore_eos": False},
+    {"stop_token_ids": [11]},
+    {"temperature": 1.0, "seed": 0, "n": 3, "min_p": 0.05},
+]
+
+
+@for_final_phases
+@pytest.mark.parametrize("method", ["ngram", "draft"])
+def test_spc_05_whatever_else_changes_a_choice_holds_under_speculation(phase: Phase, method: str) -> None:
+    def l7() -> Any:
+        return tiny_llama(seed=7, initializer_range=0.1)
+
+    def tokens(engine: Any) -> list[list[list[int]]]:
+        outputs = engine.generate([greedy(PA, 24, **params) for params in SPC_05])
+        return [[completion.token_ids for completion in output.outputs] for output in outputs]
+
+    with open_engine(phase, l7()) as engine:
+        plain = tokens(engine)
+    with open_engine(phase, l7(), None, l7(), **spec_settings(method, 4)) as engine:
+        assert tokens(engine) == plain
+        assert engine.stats().num_accepted_tokens > 0
 
 
 @for_final_phases
