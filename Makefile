@@ -13,7 +13,7 @@ EXTRAS ?= test,dev
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
-.PHONY: help setup browser model demo serve bench test test-all notebooks site lint format clean
+.PHONY: help setup browser model demo serve bench test test-all test-oldest test-newest suite mutation-score notebooks site lint format clean
 
 help:
 	@echo "make demo      real prompts on a real model, the first phase against the newest"
@@ -22,13 +22,15 @@ help:
 	@echo "make test      lint, types, and the test suite"
 	@echo "make browser   a Chromium for the live page's tests, where there is none (Debian, Ubuntu: apt)"
 	@echo "make test-all  the suite with its slow part"
+	@echo "make test-oldest, make test-newest   the suite on the oldest packages allowed, and on today's newest"
+	@echo "make mutation-score   how many small faults in the deciding parts their unit tests find: 15 minutes on two cores"
 	@echo "make site      the READMEs and notebooks as a website, in site/;  make notebooks  run them all anew"
 	@echo "make lint      ruff and mypy alone;  make format  ruff's formatter"
 	@echo "make clean     remove the virtual environment and caches of tools"
 
 $(READY): pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "error: $(PYTHON) is older than Python 3.11; name a newer one: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 2; }
+	  { echo "error: $(PYTHON) does not run or is older than Python 3.11; name another: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 2; }
 	@echo "==> Virtual environment in $(VENV) (once)"
 	@$(PYTHON) -m venv $(if $(SYSTEM_TORCH),--system-site-packages) $(VENV)
 	@echo "==> Installing packages (once; PyTorch is the large one: minutes on a slow line)"
@@ -66,6 +68,27 @@ test: model lint
 test-all: model lint
 	@$(PY) -m pytest -m ""
 
+# Each has an environment of its own, which stays; remove .venv-newest to get the newest anew. A part of the suite:
+# make test-oldest PYTEST_FLAGS="tests/test_cli.py -k config"
+test-oldest:
+	@$(MAKE) --no-print-directory suite VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt
+
+test-newest:
+	@$(MAKE) --no-print-directory suite VENV=.venv-newest CONSTRAINTS=
+
+suite: model
+	@$(PY) -m pytest $(PYTEST_FLAGS)
+
+# mutmut works on a copy: it changes the code, and the copy stays for `mutmut results`, `show` and `browse`.
+MUTATION := results/mutation
+mutation-score: $(READY)
+	@echo "==> Mutation score: about 1,600 mutants, 15 minutes on two cores"
+	@$(PY) -m pip install --disable-pip-version-check --quiet $(PIP_FLAGS) \
+	  $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS)) --editable ".[mutation]"
+	@rm -rf $(MUTATION) && mkdir -p $(MUTATION)
+	@cp -r pyproject.toml constraints.txt README.md Makefile tests shared phase* $(MUTATION)
+	@cd $(MUTATION) && $(abspath $(PY)) -m mutmut run && $(abspath $(PY)) -m tests.mutation_score
+
 notebooks: $(READY)
 	@$(PY) -m shared.workshop.notebooks
 
@@ -73,8 +96,9 @@ site: $(READY)
 	@echo "==> The course as a website"
 	@$(PY) -m pip install --disable-pip-version-check --quiet $(PIP_FLAGS) \
 	  $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS)) --editable ".[site]"
-	@$(PY) -m mkdocs build --strict --quiet
-	@echo "open site/index.html"
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+	@echo "read it: $(PY) -m http.server --directory site, then http://localhost:8000"
+	@echo "(or open site/index.html; search and the recordings want a server)"
 
 lint: $(READY)
 	@$(PY) -m ruff check .

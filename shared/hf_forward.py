@@ -9,7 +9,21 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+import transformers
 from transformers import DynamicCache
+
+from shared.errors import SetupError
+
+
+def check_version(config: Any) -> None:
+    """Raises SetupError for a model that this version runs right on no cache but its own fixed one.
+
+    Before 4.53 Gemma's layers cut their masks for that cache, whatever the keys are. Asks a blank config:
+    a checkpoint's own may still name the cache that it was once meant for.
+    """
+    config = config.get_text_config()
+    if getattr(type(config)(), "cache_implementation", None):
+        raise SetupError(f"{config.model_type} needs transformers 4.53 or newer; this is {transformers.__version__}")
 
 
 def new_cache() -> DynamicCache:

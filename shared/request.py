@@ -5,7 +5,7 @@ by `shared.input_processor`.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +16,9 @@ MAX_TOP_LOGPROBS = 20
 MAX_N = 64
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_CHARS = 256
+MAX_STOP_TOKEN_IDS = 256  # they are gone through for every token
+MAX_LOGIT_BIAS = 1024  # entries; they are written into the logits in every step
+MAX_SALT_CHARS = 256
 LOGIT_BIAS_RANGE = 100.0
 
 
@@ -30,10 +33,10 @@ class SamplingParams:
     seed: makes the tokens depend on (seed, position) alone; None draws a fresh one.
     repetition_penalty: divides (positive) or multiplies (negative) logits of tokens seen in prompt or output.
     presence_penalty, frequency_penalty: subtracted from logits of generated tokens, once or per occurrence.
-    logit_bias: token id -> number in [-100, 100] added to its logit.
+    logit_bias: token id -> number in [-100, 100] added to its logit; at most 1,024 of them.
     min_tokens: EOS, stop ids and stop strings do not count before this many tokens.
     stop: strings that end the output; the text never contains them.
-    stop_token_ids: ids that end the output; kept in `token_ids`, left out of the text.
+    stop_token_ids: ids that end the output, at most 256; kept in `token_ids`, left out of the text.
     logprobs: None, or how many alternatives to report per token (0: the chosen one only).
     prompt_logprobs: the same for the prompt's own tokens, with the first output; None skips that work.
     n: independent completions of the same prompt.
@@ -79,6 +82,7 @@ class SamplingParams:
         _check_int("n", self.n, low=1, high=MAX_N)
         _set(self, "stop", _checked_stop_strings(self.stop))
         _set(self, "stop_token_ids", _checked_token_ids("stop_token_ids", self.stop_token_ids))
+        _check_number_of("stop_token_ids", self.stop_token_ids, most=MAX_STOP_TOKEN_IDS)
         if self.logit_bias is not None:
             _set(self, "logit_bias", _checked_logit_bias(self.logit_bias))
 
@@ -93,7 +97,7 @@ class Request:
     """One prompt and how to go on from it; one unit of cancellation, whatever its `n`.
 
     prompt_token_ids: at least one id. request_id: chosen by the engine if None; two live requests
-    cannot share one. cache_salt: requests with different salts never share cached K/V (phase 12).
+    cannot share one. cache_salt: requests with different salts never share cached K/V (phase 12); up to 256 characters.
 
     Raises InvalidRequest, which names the field.
     """
@@ -116,6 +120,8 @@ class Request:
                 raise InvalidRequest(name, f"must be a non-empty string or None, got {value!r}")
         if self.request_id and "/" in self.request_id:
             raise InvalidRequest("request_id", "must not contain '/': that is how completions are told apart")
+        if self.cache_salt is not None:
+            _check_salt(self.cache_salt)
 
 
 def _set(record: object, name: str, value: object) -> None:
@@ -145,6 +151,21 @@ def _range(low: float, high: float | None) -> str:
     return f"at least {low}" if high is None else f"between {low} and {high}"
 
 
+def _check_number_of(name: str, entries: Sized, *, most: int) -> None:
+    if len(entries) > most:
+        raise InvalidRequest(name, f"at most {most} entries, got {len(entries)}")
+
+
+def _check_salt(salt: str) -> None:
+    """It is hashed by a step that many requests share: what cannot be hashed has to be refused here."""
+    if len(salt) > MAX_SALT_CHARS:
+        raise InvalidRequest("cache_salt", f"at most {MAX_SALT_CHARS} characters, got {len(salt)}")
+    try:
+        salt.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest("cache_salt", "is no valid text: it has half a surrogate pair") from None
+
+
 def _checked_token_ids(name: str, ids: Any) -> tuple[int, ...]:
     if isinstance(ids, str | bytes) or not hasattr(ids, "__iter__"):
         raise InvalidRequest(name, f"must be a list of token ids, got {type(ids).__name__}")
@@ -168,6 +189,7 @@ def _checked_stop_strings(stop: Any) -> tuple[str, ...]:
 def _checked_logit_bias(bias: Any) -> Mapping[int, float]:
     if not isinstance(bias, Mapping):
         raise InvalidRequest("logit_bias", "must map token ids to numbers")
+    _check_number_of("logit_bias", bias, most=MAX_LOGIT_BIAS)
     _checked_token_ids("logit_bias", bias)
     for value in bias.values():
         _check_number("logit_bias", value, low=-LOGIT_BIAS_RANGE, high=LOGIT_BIAS_RANGE)

@@ -1,7 +1,10 @@
 """Fixtures of the whole suite: every phase in turn, and the real model."""
 
 import os
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -9,6 +12,7 @@ import pytest
 import torch
 
 from shared.registry import PHASES, Phase
+from shared.workshop.trees import ROOT
 from tests.helpers import phase_ids
 
 seconds_of: Counter[str] = Counter()  # test file -> seconds spent in it, fixtures included
@@ -40,6 +44,18 @@ def pytest_configure() -> None:
     torch.set_num_threads(1)
     hypothesis.settings.register_profile("same every time", derandomize=True)
     hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same every time"))
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The course's website, as `make site` builds it."""
+    folder = tmp_path_factory.mktemp("site")
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    done = subprocess.run(
+        build, cwd=ROOT, capture_output=True, text=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -63,6 +63,14 @@ def cyclic_model(num_letters: int = 20, base: int = 10, vocab_size: int = 64) ->
     return model
 
 
+def rope_fields(rope: dict[str, Any]) -> dict[str, Any]:
+    """RoPE's settings as this version of transformers spells them in a config: all in one since 5.0."""
+    if hasattr(LlamaConfig(), "rope_parameters"):
+        return {"rope_parameters": rope}
+    scaling = {name: value for name, value in rope.items() if name != "rope_theta"}
+    return {"rope_theta": rope["rope_theta"], "rope_scaling": scaling}
+
+
 def letter_tokenizer(num_letters: int = 20, base: int = 10, vocab_size: int = 64) -> PreTrainedTokenizerFast:
     """One token per letter: id base + i <-> chr(97 + i); the other ids read "<id>"."""
     vocab = {f"<{i}>": i for i in range(vocab_size) if not base <= i < base + num_letters}

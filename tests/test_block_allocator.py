@@ -113,3 +113,11 @@ def test_random_traffic_keeps_every_block_accounted_for() -> None:
                 lengths[name] = wanted
         pool.check_integrity()
         assert all(len(pool.block_tables[s]) == pool.num_blocks_for(n) for s, n in lengths.items()), number
+
+
+def test_blocks_are_handed_out_from_the_first_and_what_was_freed_last_comes_first() -> None:
+    pool = BlockAllocator(num_blocks=6, block_size=4)
+    assert pool.ensure_capacity("a", 12) == [0, 1, 2]
+    pool.ensure_capacity("b", 4)
+    pool.free("a")
+    assert pool.ensure_capacity("c", 8) == [0, 1], "whose memory is still warm"

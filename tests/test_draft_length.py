@@ -69,3 +69,63 @@ def test_each_sequence_has_its_own_record_and_leaves_nothing_behind() -> None:
 
 def test_fixed_is_fixed() -> None:
     assert FixedLength(3).choose(make_sequence(3)) == 3
+
+
+class KnownThreshold(StepCost):
+    """A machine of which only this is known: how likely a guess must be to pay."""
+
+    threshold = 0.0
+
+
+def machine_with(threshold: float) -> StepCost:
+    cost = KnownThreshold()
+    cost.threshold = threshold  # type: ignore[misc]
+    return cost
+
+
+@pytest.mark.parametrize(
+    ("threshold", "expected"), [(0.7, 0), (2 / 3, 0), (0.5, 1), (0.3, 2), (0.2, 3), (0.19, 4), (0.0, 4)]
+)
+def test_the_last_guess_is_the_last_that_pays(threshold: float, expected: int) -> None:
+    """Of a new sequence two guesses of three are taken to be right: 0.67, 0.44, 0.30, 0.198."""
+    assert AdaptiveLength(4, machine_with(threshold)).choose(make_sequence(3)) == expected
+
+
+def test_an_endless_streak_still_stops_somewhere() -> None:
+    length, seq = AdaptiveLength(4, machine_with(0.97)), make_sequence(3)
+    for _ in range(500):
+        length.note_guesses(seq, 1, 1)
+    assert length.choose(seq) == 1
+
+
+def test_what_was_long_ago_counts_for_little() -> None:
+    length, seq = AdaptiveLength(4, machine_with(0.5)), make_sequence(3)
+    for num_right in [1] * 90 + [0] * 30:
+        length.note_guesses(seq, num_right, 1)
+    assert length.choose(seq) == 0
+
+
+def test_where_guesses_pay_there_is_no_probing_and_the_count_of_silent_steps_begins_after_them() -> None:
+    cost = machine_with(0.0)
+    length, seq = AdaptiveLength(4, cost), make_sequence(3)
+    assert [length.choose(seq) for _ in range(40)] == [4] * 40
+    cost.threshold = 0.9  # type: ignore[misc]
+    assert [length.choose(seq) for _ in range(33)] == ([0] * 15 + [1]) * 2 + [0]
+
+
+def test_a_new_sequence_that_is_silent_from_the_start_is_probed_at_the_16th_step() -> None:
+    length, seq = AdaptiveLength(4, machine_with(0.9)), make_sequence(3)
+    assert [length.choose(seq) for _ in range(16)] == [0] * 15 + [1]
+
+
+def test_steps_that_are_noted_are_what_its_cost_is_read_off() -> None:
+    length = AdaptiveLength(4)
+    for step in range(200):
+        length.note_step(2, 2 + step % 3, 3, 0.03 + 0.002 * (2 + step % 3))
+    assert length.cost.per_token == pytest.approx(0.002)
+    assert length.cost.rows / length.cost.weight == pytest.approx(2)
+    assert length.cost.out / length.cost.weight == pytest.approx(3)
+
+
+def test_releasing_an_unknown_sequence_is_no_error() -> None:
+    AdaptiveLength(4).release(make_sequence(3))

@@ -18,7 +18,11 @@ def test_bytes_per_token_are_what_a_cache_really_holds(family: str) -> None:
     model, cache = FAMILIES[family](sliding_window=None) if family == "mistral" else FAMILIES[family](), new_cache()
     with torch.inference_mode():
         forward_sequence(model, [5, 17, 33], cache)
-    held = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
+    if hasattr(cache, "layers"):
+        tensors = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
+    else:  # transformers before 4.54
+        tensors = [*cache.key_cache, *cache.value_cache]
+    held = sum(tensor.nbytes for tensor in tensors)
     assert held == 3 * kv_bytes_per_token(model.config, itemsize=8)
 
 

@@ -14,7 +14,7 @@ from shared.loading import torch_choice
 from shared.loading.hf_loading import dtype_keyword
 from shared.model_loader import load_model
 from shared.tiny_models import tiny_llama
-from tests.helpers import PA, T0_OUTPUTS, Q, letter_tokenizer
+from tests.helpers import PA, T0_OUTPUTS, Q, letter_tokenizer, rope_fields
 from tests.model_folders import edit_json, edit_weights, saved
 
 REPOSITORY = Path(__file__).parent.parent
@@ -79,7 +79,8 @@ def test_a_missing_tensor_is_named(t0: Path) -> None:
 def test_rope_theta_counts_in_both_spellings(tmp_path: Path) -> None:
     """NUM-02."""
     rope = {"rope_type": "default", "rope_theta": 500000.0}
-    folder = saved(tmp_path, tiny_llama(rope_parameters=rope))
+    folder = saved(tmp_path, tiny_llama(**rope_fields(rope)))
+    edit_json(folder / "config.json", rope_parameters=rope, rope_theta=None, rope_scaling=None)
     assert generated(folder, Q, 8) == [52, 44, 50, 56, 52, 23, 4, 72]
     edit_json(folder / "config.json", rope_parameters=None, rope_theta=500000.0)
     assert generated(folder, Q, 8) == [52, 44, 50, 56, 52, 23, 4, 72]

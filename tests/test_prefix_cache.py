@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from phase12_prefix_and_spec.prefix_cache import PrefixCachingAllocator, block_key, root_key
+from phase12_prefix_and_spec.prefix_cache import NoPrefixCache, PrefixCachingAllocator, block_key, root_key
 from shared.request import Request
 from shared.sequence import Sequence
 from tests.fakes import make_sequence
@@ -151,8 +151,16 @@ def test_generated_tokens_are_found_by_the_next_turn_of_a_chat() -> None:
     assert compute(pool, sequence_of([*range(6), 50, 51, 52, 60, 61], "turn 2")) == 8
 
 
-@pytest.mark.parametrize("damage", ["key without block", "cached and referenced", "free with key"])
-def test_the_integrity_check_finds_planted_damage(damage: str) -> None:
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("key without block", "^keys and blocks disagree"),
+        ("cached and referenced", "^block 0: 1 times free"),
+        ("free with key", "^a free block has a key"),
+        ("cached without key", "^a cached block has no key"),
+    ],
+)
+def test_the_integrity_check_finds_planted_damage(damage: str, message: str) -> None:
     pool = PrefixCachingAllocator(8, 4)
     compute(pool, sequence_of(list(range(9)), "a"))
     block = pool.block_tables["a"][0]
@@ -160,10 +168,13 @@ def test_the_integrity_check_finds_planted_damage(damage: str) -> None:
         del pool.key_of[block]
     elif damage == "cached and referenced":
         pool.cached[block] = None
-    else:
+    elif damage == "free with key":
         pool.free("a")
         pool.free_blocks.append(pool.cached.popitem()[0])
-    with pytest.raises(AssertionError):
+    else:
+        pool.free("a")
+        del pool.block_of[pool.key_of.pop(block)]
+    with pytest.raises(AssertionError, match=message):
         pool.check_integrity()
 
 
@@ -194,3 +205,64 @@ def test_random_traffic_never_returns_another_prefix() -> None:
                 pool.free(seq.name)
         pool.check_integrity()
     assert hits > 200
+
+
+def test_freeing_says_how_many_blocks_came_back_and_leaves_no_trace_of_the_name() -> None:
+    pool = PrefixCachingAllocator(20, 4)
+    compute(pool, sequence_of(list(range(10)), "a"))
+    compute(pool, sequence_of(list(range(10)), "b"))
+    assert pool.counts() == {"kv_blocks_total": 20, "kv_blocks_used": 4, "kv_blocks_free": 16, "kv_blocks_cached": 0}
+    assert pool.free("a") == 1, "two are shared"
+    assert pool.free("b") == 3
+    assert pool.free("unknown") == 0
+    assert pool.counts() == {"kv_blocks_total": 20, "kv_blocks_used": 0, "kv_blocks_free": 20, "kv_blocks_cached": 2}
+    assert not any((pool.chains, pool.num_registered, pool.coming, pool.block_tables))
+
+
+def test_blocks_that_others_hold_cost_nothing_and_cached_ones_do() -> None:
+    pool = PrefixCachingAllocator(20, 4)
+    compute(pool, sequence_of(list(range(10)), "a"))
+    newcomer = sequence_of([*range(8), 77], "b")
+    assert pool.num_referenced_prefix_blocks(newcomer) == 2
+    pool.free("a")
+    assert pool.num_referenced_prefix_blocks(newcomer) == 0
+    assert pool.num_known_tokens(newcomer) == 8
+
+
+def test_a_block_gets_its_key_with_its_last_token_and_not_before() -> None:
+    pool, text = PrefixCachingAllocator(20, 4), list(range(50, 63))
+    expected = [root_key(None)]
+    for start in (0, 4, 8):
+        expected.append(block_key(expected[-1], text[start : start + 4]))
+    seq = sequence_of(text[:1], "a")
+    for length in range(1, len(text) + 1):
+        seq.token_ids = text[:length]
+        assert pool._keys(seq) == expected[1 : length // 4 + 1]
+
+
+def test_switched_off_nothing_is_known_or_coming() -> None:
+    pool, seq = NoPrefixCache(20, 4), sequence_of(list(range(10)), "a")
+    for _ in range(2):
+        assert pool.match_prefix(seq) == 0
+        pool.ensure_capacity("a", 10)
+        seq.num_computed_tokens = 10
+        pool.register_computed_blocks(seq)
+        assert (pool.num_known_tokens(seq), pool.num_referenced_prefix_blocks(seq)) == (0, 0)
+        assert not pool.is_prefix_coming(seq)
+        assert pool.free("a") == 3
+
+
+def test_what_a_failed_sequence_computed_or_read_is_found_by_nobody() -> None:
+    pool, prompt = PrefixCachingAllocator(20, 4), list(range(10))
+    compute(pool, sequence_of(prompt, "healthy"))
+    failed = sequence_of([*prompt, 50, 51, 52], "failed")
+    pool.match_prefix(failed)
+    pool.ensure_capacity("failed", 13)
+    failed.num_computed_tokens = 13
+    failed.finish("error")
+    pool.register_computed_blocks(failed)
+    pool.check_integrity()
+    assert pool.num_known_tokens(sequence_of([*prompt, 50, 51, 52, 53], "next")) == 0
+    assert pool.free("failed") == 2
+    assert pool.free("healthy") == 3
+    pool.check_integrity()

@@ -141,6 +141,20 @@ def test_if_the_first_is_preempted_nobody_waits_for_it_for_ever(mode: str) -> No
     assert scheduler.totals.num_preemptions >= 1
 
 
+def test_nobody_is_admitted_in_a_step_that_preempted_even_if_what_it_waited_for_is_there() -> None:
+    scheduler = scheduler_of(num_blocks=10, chunk=8, mode="recompute")
+    add(scheduler, [99] * 7, "old", max_tokens=30)
+    step(scheduler)
+    add(scheduler, PREFIX[:16], "first", max_tokens=30)
+    add(scheduler, [*PREFIX[:16], 77], "second")
+    victim = add(scheduler, [98] * 8, "stranger", max_tokens=30)
+    assert step(scheduler) == [("old", 1), ("first", 8), ("stranger", 8)]
+    assert step(scheduler) == [("old", 1), ("stranger", 1), ("first", 8)]
+    assert step(scheduler) == [("old", 1), ("first", 1)], "the second would fit beside the first's blocks"
+    assert list(scheduler.waiting)[1] is victim
+    assert step(scheduler)[-1] == ("second", 1)
+
+
 def test_completions_of_one_request_share_their_prompt_the_same_way() -> None:
     scheduler = scheduler_of()
     for index in range(4):

@@ -129,3 +129,12 @@ def test_threads_that_put_and_drain_lose_nothing() -> None:
     for thread in range(4):
         own = [name for name in drained if name.startswith(f"{thread}-")]
         assert own == [f"{thread}-{number}" for number in range(500)], "each client's own order is kept"
+
+
+def test_the_deadline_itself_is_too_late() -> None:
+    clock = Clock()
+    queue = RequestQueue(10, 0.5, clock)
+    state = make_state("a")
+    queue.put([state])
+    clock.now += 0.5
+    assert queue.expired() == [state]

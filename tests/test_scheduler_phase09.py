@@ -199,3 +199,15 @@ def test_everybody_finishes_whatever_the_sizes(
     assert all(seq.num_output_tokens == 14 for seq in seqs)
     stats = scheduler.stats()
     assert (stats.kv_blocks_used, stats.swap_blocks_used) == (0, 0)
+
+
+def test_the_swap_manager_hands_out_host_blocks_from_the_first_to_the_last() -> None:
+    swap = CPUSwapManager(3, FakePool())
+    swap.copier.device = {7: "x", 8: "y", 9: "z"}
+    assert swap.can_hold(3)
+    assert not swap.can_hold(4)
+    with pytest.raises(MemoryError, match="a: 4 host blocks needed, 3 free"):
+        swap.swap_out("a", [6, 7, 8, 9])
+    swap.swap_out("a", [7, 9, 8])
+    assert swap.tables == {"a": [0, 1, 2]}
+    assert swap.copier.host == {0: "x", 1: "z", 2: "y"}

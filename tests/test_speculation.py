@@ -56,6 +56,15 @@ def test_ngram_takes_the_latest_match_and_the_longest_first() -> None:
     assert guesses(proposer, make_sequence(3), [0, 1, 2, 7, 5, 1, 2, 8, 0, 1, 2], 1) == [7]
 
 
+def test_ngram_forgets_whoever_is_released_and_minds_no_stranger() -> None:
+    seq, proposer = make_sequence(3), NgramProposer(sizes=(1,))
+    assert guesses(proposer, seq, [5, 5], 1) == [5], "the very first token counts as well"
+    proposer.release(seq)
+    proposer.release(make_sequence(3))
+    assert not proposer._indexed
+    assert not proposer._ends
+
+
 def test_ngram_grown_token_by_token_says_the_same_as_from_scratch() -> None:
     text = [(i * i) % 7 for i in range(60)]
     grown, seq = NgramProposer(), make_sequence(3)

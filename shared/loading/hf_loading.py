@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from shared.errors import SetupError
@@ -34,6 +34,7 @@ def load_hf_model(folder: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, li
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # they are told apart below
             **{dtype_keyword(transformers.__version__): dtype},
+            **_rope_as_before(folder),
         )
     model, info = loaded
     _check_all_there(folder, info)
@@ -52,10 +53,11 @@ def load_gguf_with_transformers(source: Path) -> tuple[PreTrainedModel, PreTrain
     if hasattr(transformers, "GgufConfig"):  # newer versions may keep the weights packed
         options["quantization_config"] = transformers.GgufConfig(dequantize=True)
     with quiet(), explained(source, "model"):
-        model = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, **options)
+        options |= {"gguf_file": source.name}
+        model = AutoModelForCausalLM.from_pretrained(source.parent, trust_remote_code=False, **options)
         if quantizer := getattr(model, "hf_quantizer", None):
             quantizer.remove_quantization_config(model)  # and then refuse to save them
-        return model, AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
+        return model, AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name, trust_remote_code=False)
 
 
 def dtype_keyword(version: str) -> str:
@@ -64,13 +66,31 @@ def dtype_keyword(version: str) -> str:
     return "dtype" if (int(major), int(minor)) >= DTYPE_KEYWORD_SINCE else "torch_dtype"
 
 
+def _rope_as_before(folder: Path) -> dict[str, Any]:
+    """`rope_parameters` of a newer checkpoint where transformers 4 looks; it would go on with defaults, silently."""
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    rope = getattr(config, "rope_parameters", None)
+    if transformers.__version__.startswith("4.") and rope:
+        if any(isinstance(value, dict) for value in rope.values()):
+            raise SetupError("its RoPE differs from layer to layer, which needs transformers 5 or newer")
+        config.rope_theta = rope.get("rope_theta", config.rope_theta)
+        config.rope_scaling = {name: value for name, value in rope.items() if name != "rope_theta"}
+    return {"config": config}
+
+
 @contextmanager
 def explained(where: Path, what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # transformers passes on whatever a broken or unknown file sets off
-        advice = "fetch or convert the files again, or try another model"
-        raise SetupError(f"{where}: the {what} cannot be loaded ({one_line(error)}); {advice}") from error
+        reason, advice = one_line(error), "fetch or convert the files again, or try another model"
+        if "trust_remote_code" in str(error):  # how transformers asks to be allowed to
+            reason, advice = f"it needs {_own_code(where)}, which is never run", "try another model"
+        raise SetupError(f"{where}: the {what} cannot be loaded ({reason}); {advice}") from error
+
+
+def _own_code(folder: Path) -> str:
+    return f"Python code of its own, {', '.join(sorted(path.name for path in folder.glob('*.py'))) or 'from elsewhere'}"
 
 
 @contextmanager

@@ -1,11 +1,13 @@
 """Where a model's files are: from what a user typed to a local folder that can be loaded. Torch-free."""
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from shared.errors import SetupError
 from shared.loading.default_model import DEFAULT_MODEL, default_model_folder
@@ -16,7 +18,10 @@ from shared.loading.setup_messages import Report, one_line, say
 MODEL_VARIABLE = "MODEL_NAME"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 HUB_PATTERNS = ["*.json", "*.safetensors", "*.txt", "*.jinja", "*.model"]  # weights, config, tokenizer; no pickles
+WEIGHTS_INDEX = "model.safetensors.index.json"
+SHARD = re.compile(r"[^/\\]+\.safetensors")
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+AGAIN = "fetch or convert the model again"
 WAYS = "give a model folder, a .gguf file or a hub id, or leave it out for the default model"
 
 
@@ -65,16 +70,57 @@ def _named(name: str, report: Report, origin: str) -> ModelSource:
 
 
 def check_folder(folder: Path) -> None:
-    """Raises SetupError unless `folder` has config.json and weights in safetensors."""
+    """Raises SetupError unless `folder` has config.json and weights in safetensors, and asks for no foreign code."""
     if not (folder / "config.json").is_file():
         ways = "give the .gguf file in it" if _has(folder, ["*.gguf"]) else WAYS
         raise SetupError(f"{folder} has no config.json, so it is no model folder; {ways}")
-    if _has(folder, ["model.safetensors", "model.safetensors.index.json"]):
+    _check_config(folder / "config.json")
+    index = folder / WEIGHTS_INDEX
+    if (folder / "model.safetensors").is_file():
         return
-    if _has(folder, PICKLES):
+    if index.is_file():
+        _check_index(index)
+    elif _has(folder, PICKLES):
         how = "AutoModelForCausalLM.from_pretrained(...).save_pretrained(..., safe_serialization=True)"
         raise SetupError(f"{folder} has its weights as pickles only, which can run code; convert them with {how}")
-    raise SetupError(f"{folder} has no weights (model.safetensors); fetch the model's safetensors files into it")
+    else:
+        raise SetupError(f"{folder} has no weights (model.safetensors); fetch the model's safetensors files into it")
+
+
+def _check_index(path: Path) -> None:
+    """The files that hold the weights are safetensors in the same folder: no pickles, nothing from elsewhere."""
+    weight_map = _read(path).get("weight_map")
+    for name in weight_map.values() if isinstance(weight_map, dict) else ():
+        _check_shard(path, name)
+
+
+def _check_shard(path: Path, name: object) -> None:
+    if not SHARD.fullmatch(str(name)):
+        raise SetupError(f"{path} wants weights from {name!r}, which is no safetensors file beside it; {AGAIN}")
+
+
+def _check_config(path: Path) -> None:
+    """transformers lets a config name another file of weights, and a repository (with a slash) to run a kernel from."""
+    parts = [_read(path)]
+    if (name := parts[0].get("transformers_weights")) is not None:
+        _check_shard(path, name)
+    while parts:
+        part = parts.pop()
+        parts += [value for value in part.values() if isinstance(value, dict)]
+        for name in ("_attn_implementation", "attn_implementation"):
+            if "/" in str(part.get(name)):
+                raise SetupError(
+                    f"{path} asks for {part[name]!r} as {name}: code from elsewhere is never run; take that entry out"
+                )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Empty where it is no JSON object; whoever loads it says so."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def _converted(path: Path, report: Report) -> Path:

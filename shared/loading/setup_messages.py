@@ -13,6 +13,6 @@ def say(message: str) -> None:
 
 
 def one_line(error: BaseException) -> str:
-    """An error's message without its line breaks, cut to a readable length."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    """An error's message without its line breaks and what a terminal would obey, cut to a readable length."""
+    text = "".join(filter(str.isprintable, " ".join(str(error).split()))) or type(error).__name__
     return text if len(text) <= MAX_REASON_CHARS else text[:MAX_REASON_CHARS] + " ..."
