@@ -8,11 +8,10 @@ from collections.abc import Sequence as Seq
 from typing import Any
 
 from tokenizers import Tokenizer
-from tokenizers.decoders import DecodeStream
 
+from shared.decode_stream import REPLACEMENT, Stream, new_stream
 from shared.errors import SetupError
 
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # what incomplete UTF-8 decodes to
 FIRST_CONTEXT_TOKENS = 8
 
 
@@ -61,8 +60,8 @@ class TokenDecoder:
         self._is_behind = False
         return rest
 
-    def _new_stream(self) -> DecodeStream:
-        return DecodeStream(ids=self._token_ids, skip_special_tokens=True)
+    def _new_stream(self) -> Stream:
+        return new_stream(self._tokenizer, self._token_ids)
 
     def _context(self, prompt_token_ids: Seq[int]) -> list[int]:
         """The end of the prompt that the output goes on from: text (if there is any) of whole characters, else []."""

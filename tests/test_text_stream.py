@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from shared import token_decoder
+from shared.decode_stream import OlderDecodeStream, new_stream
 from shared.errors import InvalidRequest, SetupError
 from shared.request import SamplingParams
 from shared.text_stream import NullTextStream, TextStream
@@ -43,6 +46,14 @@ def sentencepiece_tokenizer() -> PreTrainedTokenizerFast:
 
 BYTE_LEVEL = byte_level_tokenizer()
 SENTENCEPIECE = sentencepiece_tokenizer()
+
+
+@pytest.fixture(scope="module", params=[new_stream, OlderDecodeStream], autouse=True)
+def kind_of_stream(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The library's and the one for its older versions; these run the latter twice."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(token_decoder, "new_stream", request.param)
+        yield
 
 
 def decode(tokenizer: Any, token_ids: list[int]) -> str:
