@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from shared.completion import accept_tokens
 from shared.output import TokenLogprobs
 from shared.request import Request, SamplingParams
@@ -95,3 +97,36 @@ def test_the_prompts_logprobs_come_with_the_first_output_of_who_asked() -> None:
     assert accept_tokens(asked, tokens(12)).prompt_logprobs == asked.prompt_logprobs
     assert accept_tokens(asked, tokens(13)).prompt_logprobs is None
     assert accept_tokens(other, tokens(12)).prompt_logprobs is None
+
+
+def test_a_token_that_is_none_ends_its_sequence_and_says_why() -> None:
+    seq = text_sequence()
+    assert accept_tokens(seq, tokens(14)).error is None
+    output = accept_tokens(seq, [SampledToken(15), SampledToken(-1, error="all NaN"), SampledToken(16)])
+    assert (output.token_ids, output.text, output.finish_reason) == ([15], "f", "error")
+    assert (output.error, output.failed_alone) == ("all NaN", True)
+    assert seq.output_token_ids == [14, 15]
+
+
+def test_a_healthy_output_has_failed_in_no_way() -> None:
+    output = accept_tokens(text_sequence(), tokens(14))
+    assert (output.error, output.failed_alone) == (None, False)
+
+
+def test_a_token_that_the_tokenizer_cannot_read_is_an_error_of_its_sequence(caplog: pytest.LogCaptureFixture) -> None:
+    seq = text_sequence()
+
+    def push(token_id: int, *, check_stop: bool) -> str:  # noqa: ARG001
+        raise ValueError("no such token")
+
+    seq.text_stream.push = push  # type: ignore[method-assign]
+    output = accept_tokens(seq, tokens(14, 15))
+    assert (output.text, output.finish_reason, output.failed_alone) == ("", "error", True)
+    assert output.error == "the tokenizer cannot read token 14"
+    assert caplog.messages == ["token 14 of s cannot be read"]
+
+
+def test_a_last_tokens_own_text_comes_before_what_was_held_back() -> None:
+    seq = text_sequence(2, stop=["zz"])
+    assert accept_tokens(seq, tokens(21)).text == "l"
+    assert accept_tokens(seq, tokens(22)).text == "m"
