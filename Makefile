@@ -62,11 +62,16 @@ serve: model
 bench: model
 	@$(PY) -m shared.bench all $(BENCH_FLAGS)
 
+# Two workers for what only computes; then, one by one, what watches the clock.
+WORKERS ?= 2
+PYTEST := $(PY) -m pytest
 test: model lint
-	@$(PY) -m pytest
+	@$(PYTEST) -n $(WORKERS) --dist loadfile -m "not slow and not alone"
+	@$(PYTEST) -m "not slow and alone"
 
 test-all: model lint
-	@$(PY) -m pytest -m ""
+	@$(PYTEST) -n $(WORKERS) --dist loadfile -m "not alone"
+	@$(PYTEST) -m alone
 
 # Each has an environment of its own, which stays; remove .venv-newest to get the newest anew. A part of the suite:
 # make test-oldest PYTEST_FLAGS="tests/test_cli.py -k config"

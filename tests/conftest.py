@@ -15,7 +15,23 @@ from shared.registry import PHASES, Phase
 from shared.workshop.trees import ROOT
 from tests.helpers import phase_ids
 
+# Files with deadlines, real processes or thread counts: they run one by one, while nothing else computes.
+ALONE = {
+    *("test_bench_load.py", "test_bench_serving.py", "test_browser.py", "test_cases_server.py"),
+    *("test_faults_clients.py", "test_faults_engine.py", "test_faults_process.py", "test_live_page.py"),
+    *("test_notebooks.py", "test_one_thread.py", "test_security_browser.py", "test_server_interruptions.py"),
+    *("test_server_process.py", "test_server_real_model.py", "test_soak.py"),
+}
+EVERYTHING: pytest.StashKey[list[pytest.Item]] = pytest.StashKey()  # what was found, before `-m` and `-k` choose
 seconds_of: Counter[str] = Counter()  # test file -> seconds spent in it, fixtures included
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    config.stash[EVERYTHING] = [*items]
+    for item in items:
+        if item.path.name in ALONE:
+            item.add_marker("alone")
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

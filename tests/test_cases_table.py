@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from shared.registry import PHASES
+from tests.conftest import EVERYTHING
 
 FOLDER = Path(__file__).parent
 LAST = {  # group -> number of its last case
@@ -56,7 +57,7 @@ def test_a_case_names_tests_that_exist_and_have_its_id(case: str) -> None:
 def test_the_phases_are_those_that_run(request: pytest.FixtureRequest) -> None:
     """As far as the tests' ids tell; a test may also go through the phases itself."""
     nodes: dict[tuple[str, str], set[int]] = {}
-    for item in request.session.items:
+    for item in request.config.stash[EVERYTHING]:
         function = item.path.name, getattr(item, "originalname", "")
         nodes.setdefault(function, set()).update(int(number) for number in re.findall(r"phase(\d\d)", item.name))
     found = rows()
