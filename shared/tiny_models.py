@@ -56,7 +56,11 @@ def tiny_gemma2(seed: int = 0, **changes: Any) -> Any:
 
     Eager by name: not every version of transformers knows that its other attentions leave the softcap out.
     """
-    softcaps = {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 20.0, "attn_implementation": "eager"}
+    softcaps: dict[str, Any] = {
+        "attn_logit_softcapping": 5.0,
+        "final_logit_softcapping": 20.0,
+        "attn_implementation": "eager",
+    }
     return _randomize_norms(_tiny("Gemma2", seed, **softcaps | {"sliding_window": 8} | changes), seed)
 
 

@@ -34,7 +34,12 @@ def pages() -> dict[str, list[str]]:
         "The phases": phases,
         "The course": [f"notebooks/{name}.md" for name in course],
         "Notebooks": notebooks,
-        "Behind it": [*sorted(f"shared/{p}README.md" for p in _readme_folders()), "tests/README.md"],
+        "Behind it": [
+            *sorted(f"shared/{p}README.md" for p in _readme_folders()),
+            "shared/server/clients.md",
+            "tests/README.md",
+            "tests/mutation_score.md",
+        ],
     }
 
 
