@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from shared.bench.charts.bars import draw_ablation, draw_moves, draw_prefix, draw_throughput, draw_ttft, draw_waterfall
 from shared.bench.charts.lines import draw_serving, draw_speculation
 from shared.bench.charts.memory import draw_capacity, draw_memory, draw_preemption
-from shared.bench.charts.steps import draw_step_parts, draw_step_time
+from shared.bench.charts.steps import draw_step_parts, draw_step_time, step_groups
 from shared.bench.charts.theme import Theme, as_svg, drawn_in
 from shared.bench.charts.time import draw_gaps, draw_who_waits
 from shared.bench.results import Result
@@ -71,6 +71,11 @@ def has_phases(result: Result) -> bool:
     return num_phases(result) >= LEAST_PHASES
 
 
+def has_contexts(result: Result) -> bool:
+    """Whether there is a line to draw."""
+    return any(len(points) > 1 for points in step_groups(result)[1].values())
+
+
 def has_variants(result: Result) -> bool:
     """Enough of them to compare."""
     names = {system.name for system in result.systems}
@@ -120,7 +125,12 @@ CHARTS = (
     ),
     Chart("preemption", "python -m shared.bench preemption --publish", newest("preemption"), of_one(draw_preemption)),
     Chart("serving", "python -m shared.bench serving --publish", newest("serving"), of_one(draw_serving)),
-    Chart("step-time", "python -m shared.bench step-time --publish", newest("step-time"), of_one(draw_step_time)),
+    Chart(
+        "step-time",
+        "python -m shared.bench step-time --publish",
+        newest("step-time", fits=has_contexts),
+        of_one(draw_step_time),
+    ),
     Chart("step-parts", "python -m shared.bench step-parts --publish", newest("step-parts"), of_one(draw_step_parts)),
     Chart("moves", "python -m shared.bench moves --publish", newest("moves"), of_one(draw_moves)),
 )
