@@ -15,7 +15,7 @@ constexpr int LANES = 8, MAX_ROWS = 6;
 #endif
 constexpr int WIDTH = 2 * LANES, CACHE_LINE = 64, STREAMS = 4;
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4)));
-typedef uint32_t words __attribute__((vector_size(4 * LANES), aligned(4)));
+typedef uint32_t words __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
 // WIDTH weights of one k. In bf16 the i-th of the lower half and the i-th of the upper one share a word.
 static inline void load_weights(const float* w, vec& low, vec& high) {
