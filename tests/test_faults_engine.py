@@ -9,6 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx
 import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
@@ -105,23 +106,25 @@ def test_a_model_that_returns_nothing_but_nan_is_not_healthy() -> None:
         assert_recovered(served)
 
 
-def test_nan_in_the_middle_of_an_answer_ends_the_stream_with_an_error() -> None:
-    with open_newest() as served, ThreadPoolExecutor(1) as pool:
+def stream_that_meets_nan(served: Served) -> httpx.Response:
+    with ThreadPoolExecutor(1) as pool:
         stream = pool.submit(served.post, "/generate", STREAM | {"prompt": Q[:40]})
         wait_until(lambda: served.engine.stats().generated_tokens > 2)
         fill_with_nan(served)
-        *tokens, last = parse_events(stream.result(timeout=5).text)
+        return stream.result(timeout=5)
+
+
+def test_nan_in_the_middle_of_an_answer_ends_the_stream_with_an_error() -> None:
+    with open_newest() as served:
+        *tokens, last = parse_events(stream_that_meets_nan(served).text)
         assert last["error"]["code"] == "engine_error"
         assert 2 < len(tokens) < 100
         assert_recovered(served)
 
 
 def test_kv_of_a_request_that_ended_in_nan_is_not_in_the_prefix_cache() -> None:
-    with open_newest() as served, ThreadPoolExecutor(1) as pool:
-        stream = pool.submit(served.post, "/generate", STREAM | {"prompt": Q[:40]})
-        wait_until(lambda: served.engine.stats().generated_tokens > 2)
-        fill_with_nan(served)
-        stream.result(timeout=5)
+    with open_newest() as served:
+        stream_that_meets_nan(served)
         wait_until(lambda: served.http.get("/health").status_code == 200, 5)
         answer = served.generate(Q[:40], 8).json()
         assert answer["token_ids"] == list(reference("llama", tuple(Q[:40]), 8))

@@ -28,7 +28,7 @@ class Plan(Protocol):
 AnyPlan = TypeVar("AnyPlan", bound=Plan)
 
 
-def run_and_keep(
+def run_plan(
     run: Callable[[AnyPlan, Callable[[str], None], Callable[[Result], object]], None],
     plan: AnyPlan,
     args: argparse.Namespace,

@@ -68,9 +68,10 @@ def dtype_keyword(version: str) -> str:
 
 def _rope_as_before(folder: Path) -> dict[str, Any]:
     """`rope_parameters` of a newer checkpoint where transformers 4 looks; it would go on with defaults, silently."""
+    if not transformers.__version__.startswith("4."):
+        return {}
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    rope = getattr(config, "rope_parameters", None)
-    if transformers.__version__.startswith("4.") and rope:
+    if rope := getattr(config, "rope_parameters", None):
         if any(isinstance(value, dict) for value in rope.values()):
             raise SetupError("its RoPE differs from layer to layer, which needs transformers 5 or newer")
         config.rope_theta = rope.get("rope_theta", config.rope_theta)

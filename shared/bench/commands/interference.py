@@ -15,7 +15,7 @@ from shared.bench.arguments import (
 from shared.bench.code_files import REPOSITORY
 from shared.bench.host import provenance
 from shared.bench.interference import InterferencePlan, Tokens, interference_spec, run_interference
-from shared.bench.keeping import run_and_keep
+from shared.bench.keeping import run_plan
 
 EXPLANATION = """what happens: the streams (prompts of 16 to 32 tokens) decode. When each has 8 tokens, the long
 prompt comes, between two steps. From then until its first token is the window. Then all run to their forced ends.
@@ -77,4 +77,4 @@ def run(args: argparse.Namespace, argv: Seq[str]) -> int:
         provenance=provenance(argv, REPOSITORY),
         record=args.record,
     )
-    return run_and_keep(run_interference, plan, args)
+    return run_plan(run_interference, plan, args)

@@ -14,7 +14,7 @@ from shared.bench.arguments import (
 )
 from shared.bench.code_files import REPOSITORY
 from shared.bench.host import provenance
-from shared.bench.keeping import err, run_and_keep
+from shared.bench.keeping import err, run_plan
 from shared.bench.moves import MOVES, LeftOut, systems_of
 from shared.bench.offline import OfflinePlan, run_offline
 from shared.bench.systems import SystemSpec
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace, argv: Seq[str]) -> int:
         record=args.record,
         kind="moves",
     )
-    return run_and_keep(run_offline, plan, args)
+    return run_plan(run_offline, plan, args)
 
 
 def _specs(args: argparse.Namespace) -> list[SystemSpec]:

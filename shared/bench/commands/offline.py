@@ -18,7 +18,7 @@ from shared.bench.arguments import (
 )
 from shared.bench.code_files import REPOSITORY
 from shared.bench.host import provenance
-from shared.bench.keeping import run_and_keep
+from shared.bench.keeping import run_plan
 from shared.bench.offline import OfflinePlan, run_offline
 from shared.bench.systems import BENCH_CONFIG, SystemSpec, hf_continuous_spec, hf_spec, hf_static_spec, phase_spec
 from shared.bench.workloads import FOR_ALL, SHAPES, num_of
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace, argv: Seq[str]) -> int:
         provenance=provenance(argv, REPOSITORY),
         record=args.record,
     )
-    return run_and_keep(run_offline, plan, args)
+    return run_plan(run_offline, plan, args)
 
 
 def _specs(args: argparse.Namespace) -> list[SystemSpec]:

@@ -18,7 +18,7 @@ from shared.bench.arguments import (
 )
 from shared.bench.code_files import REPOSITORY
 from shared.bench.host import provenance
-from shared.bench.keeping import err, run_and_keep
+from shared.bench.keeping import err, run_plan
 from shared.bench.offline import OfflinePlan, run_offline
 from shared.bench.peers.catalogue import PEERS, Home, Peer, peer_named, peers_dir
 from shared.bench.peers.install import install
@@ -104,7 +104,7 @@ def run(args: argparse.Namespace, argv: Seq[str]) -> int:
         record=args.record,
         kind="peers",
     )
-    return run_and_keep(run_offline, plan, args)
+    return run_plan(run_offline, plan, args)
 
 
 def _check_workloads(keys: Seq[str]) -> None:

@@ -15,7 +15,7 @@ from shared.bench.arguments import (
 )
 from shared.bench.code_files import REPOSITORY
 from shared.bench.host import provenance
-from shared.bench.keeping import run_and_keep
+from shared.bench.keeping import run_plan
 from shared.bench.preemption import PreemptionPlan, run_preemption
 
 EXPLANATION = """what happens: the requests of workload D come at once, to a K/V pool of each size. All may answer
@@ -54,4 +54,4 @@ def run(args: argparse.Namespace, argv: Seq[str]) -> int:
         provenance=provenance(argv, REPOSITORY),
         record=args.record,
     )
-    return run_and_keep(run_preemption, plan, args)
+    return run_plan(run_preemption, plan, args)

@@ -17,7 +17,7 @@ from shared.bench.arguments import (
 )
 from shared.bench.code_files import REPOSITORY
 from shared.bench.host import provenance
-from shared.bench.keeping import run_and_keep
+from shared.bench.keeping import run_plan
 from shared.bench.offline import OfflinePlan, run_offline
 from shared.bench.systems import BENCH_CONFIG, ModelChoice, SystemSpec, phase_spec
 from shared.registry import newest_phase
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace, argv: Seq[str]) -> int:
         record=args.record,
         kind="speculation",
     )
-    return run_and_keep(run_offline, plan, args)
+    return run_plan(run_offline, plan, args)
 
 
 def _specs(model: ModelChoice, batch_sizes: Seq[int], num_guesses: int) -> Iterator[SystemSpec]:

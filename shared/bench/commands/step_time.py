@@ -4,12 +4,8 @@ import argparse
 from collections.abc import Sequence as Seq
 from itertools import product
 
-from shared.bench.arguments import add_keeping, add_model, check_publishable, count, listed, model_choice, phases
-from shared.bench.code_files import REPOSITORY
-from shared.bench.host import provenance
-from shared.bench.keeping import err, keep, out
-from shared.bench.progress import ProgressLine
-from shared.bench.results import ModelRecord, Result, SystemResult
+from shared.bench.arguments import add_keeping, add_model, check_publishable, count, listed, phases
+from shared.bench.commands.step_parts import run_decodings
 from shared.config import CHOICES
 from shared.errors import SetupError
 from shared.registry import phase_by_number
@@ -53,7 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, argv: Seq[str]) -> int:
     from shared.bench.decoding import Decoding  # imports torch
     from shared.bench.step_fits import findings
-    from shared.bench.step_parts import FIRST_PACKED, run_step_parts
+    from shared.bench.step_parts import FIRST_PACKED
 
     check_publishable(args)
     if not args.phases or args.phases[0].number < FIRST_PACKED:
@@ -63,16 +59,7 @@ def run(args: argparse.Namespace, argv: Seq[str]) -> int:
         Decoding(phase, num_sequences, context, pool_factor, forward, kernel)
         for phase, forward, kernel, num_sequences, context, pool_factor in choices
     ]
-    origin = provenance(argv, REPOSITORY)
-
-    def kept(systems: list[SystemResult], model: ModelRecord) -> None:
-        keep(Result("step-time", origin, systems, planned_repeats=args.repeats, model=model), args)
-        for finding in findings(systems):
-            out.print(finding, soft_wrap=True)
-
-    with ProgressLine(err, len(cases) * args.repeats) as progress:
-        run_step_parts(cases, model_choice(args), args.steps, args.repeats, progress.announce, kept)
-    return 0
+    return run_decodings("step-time", cases, args, argv, findings)
 
 
 def _add_choice(group: "argparse._ArgumentGroup", option: str, setting: str) -> None:

@@ -14,7 +14,7 @@ from shared.bench.arguments import (
 )
 from shared.bench.code_files import REPOSITORY
 from shared.bench.host import provenance
-from shared.bench.keeping import run_and_keep
+from shared.bench.keeping import run_plan
 from shared.bench.who_waits import WhoWaitsPlan, run_who_waits
 from shared.registry import newest_phase
 
@@ -49,4 +49,4 @@ def run(args: argparse.Namespace, argv: Seq[str]) -> int:
         provenance=provenance(argv, REPOSITORY),
         record=args.record,
     )
-    return run_and_keep(run_who_waits, plan, args)
+    return run_plan(run_who_waits, plan, args)
