@@ -35,6 +35,12 @@ def _triton() -> AttentionKernel:
     return TritonAttention()
 
 
+def _flashinfer() -> AttentionKernel:
+    from phase08_paged_attention.kernels.flashinfer_attention import FlashInferAttention
+
+    return FlashInferAttention()
+
+
 class Candidate(NamedTuple):
     """make: raises KernelUnavailable. device: type it runs on, None for any. dtypes: of the pool, empty for any."""
 
@@ -47,6 +53,7 @@ KERNELS = {  # the fastest first
     "cpp": Candidate(CppAttention, "cpu", tuple(STORED_AS)),
     "numba": Candidate(_numba, "cpu", (torch.float32, torch.float64, torch.bfloat16)),
     "triton": Candidate(_triton, "cuda", (torch.float32, torch.bfloat16, torch.float16)),
+    "flashinfer": Candidate(_flashinfer, "cuda", (torch.bfloat16, torch.float16)),
     "torch": Candidate(GatherAttention),
 }
 

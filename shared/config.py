@@ -19,7 +19,7 @@ CHOICES = {
     "preemption_mode": ("swap", "recompute"),
     "speculative_method": ("off", "ngram", "draft"),
     "forward": ("auto", "native", "native-torch", "hf"),
-    "attention_kernel": ("auto", "cpp", "numba", "triton", "torch"),
+    "attention_kernel": ("auto", "cpp", "numba", "triton", "flashinfer", "torch"),
 }
 
 

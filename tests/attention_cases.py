@@ -55,7 +55,7 @@ def around_edges(block_size: int) -> tuple[Row, ...]:
     return tuple(mixed)
 
 
-def batch_of(rows: Seq[Row], block_size: int, seed: int = 0) -> tuple[PackedBatch, int]:
+def batch_of(rows: Seq[Row], block_size: int, seed: int = 0, device: torch.device = CPU) -> tuple[PackedBatch, int]:
     """The packed batch over shuffled block tables, and how many blocks the pool has; some belong to nobody."""
     counts = [-(context // -block_size) for context, _ in rows]
     num_blocks = sum(counts) + NUM_UNUSED_BLOCKS
@@ -66,7 +66,7 @@ def batch_of(rows: Seq[Row], block_size: int, seed: int = 0) -> tuple[PackedBatc
         seq = make_sequence(context, name=name)
         seq.num_computed_tokens = context - num_tokens
         items.append(ScheduledSequence.next_tokens(seq, num_tokens))
-    return pack(StepPlan(items), tables, block_size, CPU), num_blocks
+    return pack(StepPlan(items), tables, block_size, device), num_blocks
 
 
 def filled_cache(case: Case, batch: PackedBatch, num_blocks: int, generator: torch.Generator) -> PagedKVCache:
@@ -78,25 +78,25 @@ def filled_cache(case: Case, batch: PackedBatch, num_blocks: int, generator: tor
         num_kv_heads=case.num_kv_heads,
         head_dim=case.head_dim,
         dtype=case.stored,
-        device=CPU,
+        device=batch.rows.device,
     )
     cache.key.fill_(float("nan"))
     cache.value.fill_(float("nan"))
     for context, table in zip(batch.context_lens.tolist(), batch.block_tables):
-        positions = torch.arange(context)
+        positions = torch.arange(context, device=table.device)
         slots = table[positions // case.block_size] * case.block_size + positions % case.block_size
         key, value = torch.randn(2, context, case.num_kv_heads, case.head_dim, generator=generator)
-        cache.write(LAYER, slots, key, value)
+        cache.write(LAYER, slots, key.to(slots.device), value.to(slots.device))
     return cache
 
 
-def prepared(case: Case) -> tuple[PackedBatch, PagedKVCache, torch.Tensor]:
+def prepared(case: Case, device: torch.device = CPU) -> tuple[PackedBatch, PagedKVCache, torch.Tensor]:
     """Batch, filled pool, and query `[T, Hq, D]`."""
-    batch, num_blocks = batch_of(case.rows, case.block_size)
+    batch, num_blocks = batch_of(case.rows, case.block_size, device=device)
     generator = torch.Generator().manual_seed(0)
     cache = filled_cache(case, batch, num_blocks, generator)
     query = torch.randn(len(batch.rows), case.num_kv_heads * case.group, case.head_dim, generator=generator)
-    return batch, cache, query.to(case.query)
+    return batch, cache, query.to(device, case.query)
 
 
 def expected(case: Case, batch: PackedBatch, cache: PagedKVCache, query: torch.Tensor) -> torch.Tensor:
@@ -104,9 +104,9 @@ def expected(case: Case, batch: PackedBatch, cache: PagedKVCache, query: torch.T
     return GatherAttention().prepare(batch, cache)(LAYER, query.double(), case.options)
 
 
-def largest_error(kernel: AttentionKernel, case: Case) -> float:
+def largest_error(kernel: AttentionKernel, case: Case, device: torch.device = CPU) -> float:
     """Of any number that comes out; outputs are about 1. Infinite where NaN comes out."""
-    batch, cache, query = prepared(case)
+    batch, cache, query = prepared(case, device)
     got = kernel.prepare(batch, cache)(LAYER, query, case.options)
     assert (got.dtype, got.shape) == (query.dtype, query.shape)
     error = (got.double() - expected(case, batch, cache, query)).abs()

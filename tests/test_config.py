@@ -20,7 +20,10 @@ from shared.errors import InvalidConfig
         ({"queue_timeout_s": 0}, "queue_timeout_s: must be a number above 0"),
         ({"preemption_mode": "drop"}, "preemption_mode: must be one of swap, recompute"),
         ({"forward": "onnx"}, "forward: must be one of auto, native, native-torch, hf, got 'onnx'"),
-        ({"attention_kernel": "cutlass"}, "attention_kernel: must be one of auto, cpp, numba, triton, torch"),
+        (
+            {"attention_kernel": "cutlass"},
+            "attention_kernel: must be one of auto, cpp, numba, triton, flashinfer, torch",
+        ),
         ({"enable_prefix_caching": 1}, "enable_prefix_caching: must be True or False"),
         ({"max_model_len": 1}, "max_model_len"),
     ],
