@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import matplotlib
 import pytest
 
 from shared.bench.__main__ import main
@@ -105,6 +106,15 @@ def results() -> dict[str, Result]:
 
 def texts(svg: bytes) -> list[str]:
     return re.findall(r">([^<>]+)</text>", svg.decode().replace("&lt;", "‹"))
+
+
+def comparable(svg: bytes) -> list[str]:
+    """Without bare numbers in another matplotlib than the committed charts': it chooses other places for its ticks."""
+    drawn_with = re.search(r"^matplotlib==(\S+)$", (REPOSITORY / "constraints.txt").read_text(), re.MULTILINE)
+    assert drawn_with
+    if matplotlib.__version__ == drawn_with[1]:
+        return texts(svg)
+    return [text for text in texts(svg) if not re.fullmatch(r"[\d.,]+", text)]
 
 
 def middles(raw: dict[str, Any], name: str) -> float:
@@ -250,7 +260,7 @@ def test_a_committed_chart_is_of_the_newest_published_result(path: Path) -> None
     found = chart.find(read_results(REPOSITORY / PUBLISHED))
     assert found, "the result that it was drawn from is gone"
     again = f"run python -m shared.bench charts --only {chart.name}"
-    assert texts(path.read_bytes()) == texts(chart.svg(found, LIGHT)), again
+    assert comparable(path.read_bytes()) == comparable(chart.svg(found, LIGHT)), again
     assert path.with_name(f"{chart.name}-dark.svg").exists()
 
 

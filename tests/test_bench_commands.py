@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers.generation import configuration_utils
 
 from shared.bench.__main__ import main, make_parser
 from shared.bench.ablation import variant_spec, variants
@@ -69,6 +70,9 @@ def test_baselines_end_where_the_reference_ends() -> None:
 
 
 @pytest.mark.parametrize("is_forced", [True, False], ids=["forced", "to their ends"])
+@pytest.mark.skipif(
+    not hasattr(configuration_utils, "ContinuousBatchingConfig"), reason="this transformers has no continuous batching"
+)
 def test_transformers_continuous_batching_gives_the_same_tokens_and_tells_when(is_forced: bool) -> None:
     model = ends_soon().to(torch.float32)
     params = SamplingParams(max_tokens=12, ignore_eos=is_forced)
