@@ -113,10 +113,9 @@ class NativeForward:
 def why_not_native(model: Any) -> str | None:
     """What about this model the hand-written forward does not compute; None where it can run."""
     config = model.config
-    rope = _rope_type(model)
     if config.model_type not in FAMILIES:
         return f"the native forward is written for {', '.join(FAMILIES)}, not for {config.model_type}"
-    if rope not in ROPE_TYPES:
+    if (rope := _rope_type(model)) not in ROPE_TYPES:
         return f"the native forward has no {rope} RoPE (it has {', '.join(ROPE_TYPES)})"
     if config.hidden_act != "silu":
         return f"the native forward has no {config.hidden_act} activation (it has silu)"

@@ -14,6 +14,17 @@ from transformers import DynamicCache
 
 from shared.errors import SetupError
 
+ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
+
+
+def check_layers(config: Any) -> None:
+    """Raises SetupError for a model with layers whose past is no K/V: convolutions, recurrence, linear attention."""
+    config = config.get_text_config()
+    if others := set(getattr(config, "layer_types", None) or ()) - ATTENTION:
+        raise SetupError(
+            f"{config.model_type} has layers of {', '.join(sorted(others))}, whose past is no K/V: no phase runs it"
+        )
+
 
 def check_version(config: Any) -> None:
     """Raises SetupError for a model that this version runs right on no cache but its own fixed one.

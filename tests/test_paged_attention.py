@@ -1,6 +1,7 @@
 """Phase 8's attention against a loop over single numbers, and what it refuses."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,9 @@ from phase08_paged_attention.paged_attention import install, paged_attention
 from phase08_paged_attention.paged_kv_cache import PagedKVCache, zeros
 from shared.config import EngineConfig
 from shared.errors import SetupError
+from shared.reference import greedy_reference
+from shared.registry import Phase
+from shared.request import Request, SamplingParams
 from shared.tiny_models import tiny_gemma2, tiny_llama
 
 
@@ -122,3 +126,76 @@ def test_such_a_model_is_refused_when_the_engine_is_built_and_not_by_its_first_r
     model = AutoModelForCausalLM.from_config(config).eval()
     with pytest.raises(SetupError, match="GptOssAttention asks for s_aux"):
         build_engine(model, EngineConfig(kv_num_blocks=4))
+
+
+SMALL: dict[str, Any] = {
+    **{"vocab_size": 97, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
+    **{"max_position_embeddings": 64, "pad_token_id": 0},
+}
+
+
+def family(model_type: str, **fields: Any) -> Any:
+    if model_type not in CONFIG_MAPPING:
+        pytest.skip(f"this version of transformers has no {model_type}")
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(model_type, **SMALL | fields)
+    return AutoModelForCausalLM.from_config(config).to(torch.float32 if "moe" in model_type else torch.float64).eval()
+
+
+@pytest.mark.parametrize(
+    ("model_type", "fields", "message"),
+    [
+        (
+            "llama4_text",
+            {"num_local_experts": 2, "num_key_value_heads": 2, "head_dim": 8},
+            "layers of chunked_attention",
+        ),
+        ("diffllama", {"num_key_value_heads": 2}, "does not attend once in each of its layers"),
+        ("doge", {"num_key_value_heads": 2}, "makes a mask of its own"),
+        (
+            "phimoe",
+            {"num_key_value_heads": 2, "num_local_experts": 2, "sliding_window": 8},
+            "window in its masks alone",
+        ),
+        ("nemotron", {"num_key_value_heads": 2, "head_dim": 8}, "is not handed what the model was called with"),
+        ("biogpt", {}, "does not take an attention of our own"),
+    ],
+)
+def test_a_family_that_attends_in_another_way_is_refused_when_the_engine_is_built(
+    model_type: str, fields: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SetupError, match=message):
+        build_engine(family(model_type, **fields), EngineConfig(kv_num_blocks=8, kv_block_size=4))
+
+
+def test_the_same_family_without_what_pages_lack_is_served() -> None:
+    fields = {"num_key_value_heads": 2, "num_local_experts": 2, "sliding_window": None}
+    params = SamplingParams(max_tokens=8, ignore_eos=True)
+    engine = build_engine(family("phimoe", **fields), EngineConfig(kv_num_blocks=16, kv_block_size=4))
+    try:
+        outputs = engine.generate([Request([5, 17, 33], params), Request([8, 2, 4, 9, 11], params)])
+    finally:
+        engine.close()
+    model = family("phimoe", **fields)
+    expected = [greedy_reference(model, prompt, 8) for prompt in ([5, 17, 33], [8, 2, 4, 9, 11])]
+    assert [output.token_ids for output in outputs] == expected
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "gpt_neox", "gptj"])
+def test_families_that_are_not_built_like_llama_are_served(model_type: str) -> None:
+    fields = {"n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4}
+    fields = {} if model_type == "gpt_neox" else fields
+    params = SamplingParams(max_tokens=8, ignore_eos=True)
+    engine = build_engine(family(model_type, **fields), EngineConfig(kv_num_blocks=16, kv_block_size=4))
+    try:
+        outputs = engine.generate([Request([5, 17, 33], params), Request([8, 2, 4, 9, 11], params)])
+    finally:
+        engine.close()
+    model = family(model_type, **fields)
+    assert [o.token_ids for o in outputs] == [greedy_reference(model, p, 8) for p in ([5, 17, 33], [8, 2, 4, 9, 11])]
+
+
+def test_a_past_that_is_no_kv_is_refused_in_every_phase(phase: Phase) -> None:
+    model = family("lfm2", num_key_value_heads=2, layer_types=["conv", "full_attention"])
+    with pytest.raises(SetupError, match="lfm2 has layers of conv, whose past is no K/V: no phase runs it"):
+        phase.build_engine()(model, EngineConfig(), None, None)
