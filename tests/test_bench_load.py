@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import socket
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -16,6 +17,7 @@ from shared.bench.__main__ import main
 from shared.bench.commands.load_options import KINDS as OFFERED
 from shared.bench.load.arrivals import at_rate, constant, poisson
 from shared.bench.load.asks import KINDS, Lengths, make_asks, sha256
+from shared.bench.load.client import _EventReader
 from shared.bench.load.observation import Observation, Piece
 from shared.bench.load.report import Slo, cannot_measure, figures
 from shared.bench.load.sse import SseParser
@@ -26,6 +28,11 @@ from shared.errors import SetupError
 from tests.stub_servers import closed_port, one_at_a_time, piece, say, stub, usage
 
 FAST = ["--prompt-len", "3", "--output-len", "4", "--warm-up", "0"]
+UNSENDABLE = ('{"a":NaN}', '{"a":[-Infinity]}', '{"a":1e999}', '{"a":"\\ud800"}', "[" * 100_000, "1" * 5000)
+NO_ADDRESSES = (
+    *("http://127.0.0.1:abc", "http://127.0.0.1:99999", "http://127.0.0.1:0", "http://[::1", "http://a\udcff"),
+    *("http://a..b", "http://" + "a" * 70, "http://a\n"),
+)
 UNDEFINED = ("ttft_p50_s", "ttft_p99_s", "tpot_p50_s", "tpot_p99_s", "itl_p99_s", "chunk_gap_p99_s", "e2e_mean_s")
 
 
@@ -170,6 +177,12 @@ def stall(handler: Any, _body: Any) -> None:
         (stall, "no whole answer within 0.2 s"),
         (say({"error": {"message": "out of memory"}}), "error in the stream"),
         (say("{"), "event is not JSON"),
+        (say("[" * 100_000), "event is not JSON"),
+        (say('{"usage":{"completion_tokens":1' + "0" * 5000 + "}}"), "event is not JSON"),
+        (say([1]), "event is not an object"),
+        *[(say({"usage": usage}), "event of an unknown shape") for usage in ([1], "x", 5, True)],
+        *[(say({"choices": choices}), "event of an unknown shape") for choices in ({"a": 1}, "abc", 5, ["a"], [[1]])],
+        *[(say({"choices": [{"delta": delta}]}), "event of an unknown shape") for delta in ("a", 5, [1])],
         (lambda handler, _body: handler.reply(503, ""), "HTTP 503"),
     ],
 )
@@ -201,6 +214,85 @@ def test_a_server_that_tells_no_counts_is_not_guessed_at() -> None:
     assert got["output_tokens"] is got["tpot_p50_s"] is got["itl_p99_s"] is None
     assert got["chunk_gap_p99_s"] is not None
     assert "no token counts" in notes[0]
+
+
+@pytest.mark.parametrize("claim", ["abc", [1], {}, math.nan, math.inf, -1, True, 1.5, 10**9, 10**400])
+def test_a_usage_that_is_no_count_is_not_told(claim: Any) -> None:
+    with stub(say(piece("ab"), piece("cd"), {"choices": [], "usage": {"completion_tokens": claim}})) as server:
+        got, notes = measured(server.url, Case("x", "x", rate=math.inf), 2)
+    assert got["num_ok"] == 2
+    assert got["output_tokens"] is got["tpot_p50_s"] is None
+    assert "no token counts" in notes[0]
+
+
+@pytest.mark.parametrize("choices", [[None], None, [{}], [{"text": None, "delta": None}]])
+def test_an_event_that_says_nothing_is_nothing(choices: Any) -> None:
+    with stub(say(piece("a"), {"choices": choices}, piece("b"), usage(2))) as server:
+        got, notes = measured(server.url, Case("x", "x", rate=math.inf), 1)
+    assert (got["num_ok"], got["output_tokens"], notes) == (1, 2, [])
+
+
+def ends(num_tokens: int, **fields: Any) -> dict[str, Any]:
+    """The last choice, with the usage on it."""
+    return piece("", **fields) | {"usage": {"completion_tokens": num_tokens}}
+
+
+def counted(text: str, num_tokens: int) -> dict[str, Any]:
+    """A piece with the usage so far."""
+    return piece(text) | {"usage": {"completion_tokens": num_tokens}}
+
+
+@pytest.mark.parametrize(
+    ("events", "num_per_piece"),
+    [
+        ([piece("a"), piece("b"), piece("c"), ends(3)], [None, None, None]),
+        ([piece("a", token_ids=[1]), piece("b", token_ids=[2, 3]), ends(3)], [1, 2]),
+        ([piece("a"), piece("b"), counted("c", 3)], [None, None, None]),
+        ([counted("a", 1), counted("bc", 3), ends(3)], [1, 2]),
+        ([counted("", 0), counted("a", 1), counted("", 3)], [1, 2]),
+        ([counted("a", 0), counted("b", 2), usage(3)], [0, 2]),
+        ([counted("a", 5), counted("b", 3), usage(3)], [5, None]),
+        ([counted("abc", 3)], [3]),
+    ],
+)
+def test_a_usage_is_a_running_count_only_where_every_piece_has_one(
+    events: list[dict[str, Any]], num_per_piece: list[int | None]
+) -> None:
+    seen = Observation(0.0)
+    reader = _EventReader(seen)
+    for moment, event in enumerate(events):
+        reader.read(json.dumps(event), float(moment))
+    assert [one.num_tokens for one in seen.pieces] == num_per_piece
+    assert seen.num_tokens == 3
+
+
+@pytest.mark.parametrize("ids", [{}, {"token_ids": [1, 2, 3, 4]}], ids=["usage alone", "token ids"])
+def test_an_answer_in_one_event_has_no_time_per_token(ids: dict[str, Any]) -> None:
+    with stub(say(piece("abcd", **ids), usage(4))) as server:
+        got, notes = measured(server.url, Case("x", "x", rate=math.inf), 2)
+    assert (got["num_ok"], got["output_tokens"]) == (2, 8)
+    assert got["tpot_p50_s"] is got["itl_p99_s"] is None
+    assert any("2 answers of several tokens came in a single event" in note for note in notes)
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+def test_thinking_is_output(field: str) -> None:
+    seen = Observation(0.0)
+    reader = _EventReader(seen)
+    deltas = ({"role": "assistant", "content": ""}, {field: "Hm", "content": None}, {"content": "Yes"})
+    for moment, delta in enumerate(deltas):
+        reader.read(json.dumps({"choices": [{"delta": delta}]}), float(moment))
+    assert [one.time for one in seen.pieces] == [1.0, 2.0]
+
+
+def test_a_host_without_an_address_is_told_from_a_closed_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    def knows_nobody(*_arguments: Any, **_options: Any) -> Any:
+        raise socket.gaierror(socket.EAI_NONAME, "not known")
+
+    monkeypatch.setenv("NO_PROXY", "*")
+    monkeypatch.setattr(socket, "getaddrinfo", knows_nobody)
+    got, _ = measured("http://nobody.invalid", Case("x", "x", rate=math.inf), 1)
+    assert got["failed: no such host"] == 1
 
 
 # -- what is sent -----------------------------------------------------------------------------------------
@@ -342,6 +434,13 @@ def test_events_are_put_together_from_any_cut() -> None:
         assert [event for part in parts for event in parser.feed(part)] == ['{"a":1}', "one\ntwo", "é"]
 
 
+@pytest.mark.parametrize("key", ["hunter\u00e92", "hunter\n2", " hunter2", "hunter2 ", ""])
+def test_a_key_that_no_header_takes_is_refused_and_not_shown(key: str) -> None:
+    with pytest.raises(SetupError, match="--api-key-env") as refused:
+        Target("http://localhost:1", api_key=key)
+    assert "hunter" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("argv", "named"),
     [
@@ -351,6 +450,12 @@ def test_events_are_put_together_from_any_cut() -> None:
         (["--api", "chat", "--workload", "tokens"], "chat takes text"),
         (["--api-key-env", "NO_SUCH_VARIABLE_SET"], "NO_SUCH_VARIABLE_SET"),
         (["--extra-body", "[1]"], "--extra-body"),
+        *[(["--extra-body", extra], "--extra-body") for extra in UNSENDABLE],
+        *[(["--url", url], "is no address of a server") for url in NO_ADDRESSES],
+        (["--model", "a\udcff"], "--model"),
+        (["--slo-ttft-ms", "inf"], "--slo-ttft-ms"),
+        (["--slo-tpot-ms", "1e999"], "--slo-tpot-ms"),
+        (["--out", "/proc/no-folder"], "/proc/no-folder"),
         (["--prompt-len", "9-3"], "--prompt-len"),
     ],
 )

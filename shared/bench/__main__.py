@@ -4,10 +4,12 @@ import argparse
 import sys
 from collections.abc import Sequence as Seq
 from importlib import import_module
+from pathlib import Path
 from typing import NoReturn
 
 from shared.bench.commands import COMMANDS
 from shared.bench.keeping import err
+from shared.bench.results import make_folder
 from shared.bench.worker import SystemFailed
 from shared.errors import SetupError
 
@@ -36,6 +38,8 @@ def main(argv: Seq[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else list(argv)
     args = make_parser().parse_args(argv)
     try:
+        if getattr(args, "publish", None) is False and not getattr(args, "dry_run", False):
+            make_folder(Path(args.out))
         return args.run(args, argv)
     except SetupError as error:
         err.print(f"error: {error}")

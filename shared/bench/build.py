@@ -1,5 +1,6 @@
 """From a system's spec to the system, in the process that will run it."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -82,7 +83,7 @@ def _model_info(model: Any, tokenizer: Any, name: str) -> SystemInfo:
     return SystemInfo(
         model_name=name,
         vocab_size=num_embeddings if tokenizer is None else min(num_embeddings, len(tokenizer)),
-        max_model_len=model_max_len(model),
+        max_model_len=model_max_len(model) or sys.maxsize,
         num_threads=torch.get_num_threads(),
         device=model.device.type,
         special_ids=_special_ids(model, tokenizer),

@@ -4,6 +4,7 @@ Nothing in a file is derived from anything else in it: medians and ratios are co
 (`shared.bench.summary`). The same layout serves every kind of benchmark; what one has no use for is null.
 """
 
+import errno
 import json
 import os
 from collections.abc import Mapping
@@ -81,11 +82,21 @@ class Result:
         return "-".join([*about, self.provenance.date[:19].replace(":", "")]) + ".json"
 
 
-def write_result(result: Result, folder: Path) -> Path:
-    """Write a result under its own name and return where. Raises SetupError if the folder cannot be written."""
-    path = folder / result.file_name
+def make_folder(folder: Path) -> None:
+    """For results; also before anything is measured, so that nothing is measured in vain. Raises SetupError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(errno.EACCES, "it is not writable")
+    except OSError as error:
+        raise SetupError(f"{folder}: the results cannot be written ({error.strerror}): give another --out") from error
+
+
+def write_result(result: Result, folder: Path) -> Path:
+    """Write a result under its own name and return where. Raises SetupError if the folder cannot be written."""
+    make_folder(folder)
+    path = folder / result.file_name
+    try:
         unfinished = path.with_suffix(".tmp")
         unfinished.write_text(json.dumps(asdict(result), indent=1, allow_nan=False) + "\n", encoding="utf-8")
         os.replace(unfinished, path)

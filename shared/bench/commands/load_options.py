@@ -37,8 +37,8 @@ def add_traffic(
     group.add_argument(
         "--warm-up", type=count0, default=warm_up, metavar="N", help=f"requests that don't count; default: {warm_up}"
     )
-    group.add_argument("--slo-ttft-ms", type=rate, default=2000.0, metavar="MS", help="default: 2000")
-    group.add_argument("--slo-tpot-ms", type=rate, default=100.0, metavar="MS", help="default: 100")
+    group.add_argument("--slo-ttft-ms", type=milliseconds, default=2000.0, metavar="MS", help="default: 2000")
+    group.add_argument("--slo-tpot-ms", type=milliseconds, default=100.0, metavar="MS", help="default: 100")
 
 
 def traffic(args: argparse.Namespace, *, is_chat: bool) -> "Traffic":
@@ -70,6 +70,12 @@ def rate(text: str) -> float:
         value = math.nan
     if not value > 0:
         raise argparse.ArgumentTypeError(f"must be a number above 0, got {text!r}")
+    return value
+
+
+def milliseconds(text: str) -> float:
+    if math.isinf(value := rate(text)):
+        raise argparse.ArgumentTypeError(f"must be finite, got {text!r}; a very large number is met by everybody")
     return value
 
 

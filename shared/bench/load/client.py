@@ -1,6 +1,7 @@
 """One streaming request, stamped as its bytes arrive."""
 
 import json
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,9 @@ from shared.bench.load.sse import SseParser
 from shared.bench.load.target import Ask, Target
 
 Clock = Callable[[], float]  # seconds since the run began
+MOST_TOKENS = 1_000_000  # of one answer; what claims more is no count
+UNKNOWN_SHAPE = "event of an unknown shape"
+TEXT_FIELDS = ("content", "reasoning_content", "reasoning")  # of a chat's delta: thinking is output, too
 
 
 class BadAnswer(Exception):
@@ -32,7 +36,7 @@ async def first_model(client: httpx.AsyncClient, target: Target) -> str | None:
     try:
         response = await client.get(f"{target.base}/v1/models", timeout=10.0)
         return str(response.json()["data"][0]["id"])
-    except (httpx.HTTPError, ValueError, LookupError, TypeError):
+    except (httpx.HTTPError, ValueError, LookupError, TypeError, RecursionError):
         return None
 
 
@@ -43,8 +47,8 @@ async def observe(client: httpx.AsyncClient, target: Target, ask: Ask, seen: Obs
         await _stream(client, target, ask, seen, clock)
     except BadAnswer as error:
         seen.failure = str(error)
-    except httpx.ConnectError:
-        seen.failure = "connection refused"
+    except httpx.ConnectError as error:
+        seen.failure = "no such host" if _is_unknown_host(error) else "connection refused"
     except httpx.HTTPError as error:
         seen.failure = f"connection broken ({type(error).__name__})"
     seen.ended = clock()
@@ -72,28 +76,60 @@ class _EventReader:
         self.has_finish_reason = False
         self._seen = seen
         self._usage_before = 0
+        self._has_running_usage = True  # until a piece comes without one: then a usage is the total
 
     def read(self, data: str, now: float) -> None:
+        """Raises BadAnswer for what is no event of OpenAI's."""
         try:
             event = json.loads(data)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             raise BadAnswer("event is not JSON") from None
         if not isinstance(event, dict):
             raise BadAnswer("event is not an object")
         if event.get("error"):
             raise BadAnswer("error in the stream")
-        usage = (event.get("usage") or {}).get("completion_tokens")
-        choice: dict[str, Any] = next(iter(event.get("choices") or []), {})
-        self.has_finish_reason = self.has_finish_reason or choice.get("finish_reason") is not None
-        self._note_piece(choice, usage, now)
+        usage = _count(_object(event.get("usage")).get("completion_tokens"))
+        choices = event.get("choices") or []
+        if not isinstance(choices, list):
+            raise BadAnswer(UNKNOWN_SHAPE)
+        if choices:
+            self._read_choice(_object(choices[0]), usage, now)
         if usage is not None:
-            self._seen.usage_tokens = self._usage_before = int(usage)
+            self._seen.usage_tokens = self._usage_before = usage
 
-    def _note_piece(self, choice: dict[str, Any], usage: int | None, now: float) -> None:
-        text = choice.get("text") or (choice.get("delta") or {}).get("content") or ""
-        ids = choice.get("token_ids")
-        num_tokens = len(ids) if isinstance(ids, list) else None
-        if num_tokens is None and usage is not None and choice:  # the counts so far, on every event
-            num_tokens = int(usage) - self._usage_before
+    def _read_choice(self, choice: dict[str, Any], usage: int | None, now: float) -> None:
+        delta = _object(choice.get("delta"))
+        text = choice.get("text") or any(delta.get(name) for name in TEXT_FIELDS)
+        num_tokens = self._num_tokens(choice, usage)
         if text or num_tokens:
             self._seen.pieces.append(Piece(now, num_tokens))
+            self._has_running_usage = self._has_running_usage and usage is not None
+        self.has_finish_reason = self.has_finish_reason or choice.get("finish_reason") is not None
+
+    def _num_tokens(self, choice: dict[str, Any], usage: int | None) -> int | None:
+        """What this event brought, where that can be told."""
+        if isinstance(ids := choice.get("token_ids"), list):
+            return len(ids)
+        if usage is None or usage < self._usage_before or not self._has_running_usage:
+            return None
+        return usage - self._usage_before
+
+
+def _object(value: Any) -> dict[str, Any]:
+    """A field that is an object, or is not there."""
+    if value is not None and not isinstance(value, dict):
+        raise BadAnswer(UNKNOWN_SHAPE)
+    return value or {}
+
+
+def _count(value: Any) -> int | None:
+    """None for what is no number of tokens: such a server does not tell."""
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS
+    return value if is_count else None
+
+
+def _is_unknown_host(error: BaseException | None) -> bool:
+    """Somewhere among its causes."""
+    while error is not None and not isinstance(error, socket.gaierror):
+        error = error.__cause__ or error.__context__
+    return error is not None

@@ -59,9 +59,9 @@ class Observation:
 
     @property
     def tpot_s(self) -> float | None:
-        """(last - first) / (tokens - 1); None below two tokens, or where their number is not known."""
+        """(last - first) / (tokens - 1); None below two tokens or events, or where the number is not known."""
         num_tokens = self.num_tokens
-        if num_tokens is None or num_tokens < 2 or not self.pieces:
+        if num_tokens is None or num_tokens < 2 or len(self.pieces) < 2:
             return None
         return (self.pieces[-1].time - self.pieces[0].time) / (num_tokens - 1)
 

@@ -72,6 +72,8 @@ def cannot_measure(seen: Seq[Observation]) -> list[str]:
         )
     elif any((piece.num_tokens or 0) > 1 for one in answered for piece in one.pieces):
         notes.append("several tokens in an event: they share the gap before them, and ITL is spread over tokens")
+    if num_at_once := sum(len(one.pieces) == 1 and (one.num_tokens or 0) > 1 for one in answered):
+        notes.append(f"{num_at_once} answers of several tokens came in a single event: they have no TPOT")
     if num_empty := sum(one.is_ok and not one.pieces for one in seen):
         notes.append(f"{num_empty} whole answers without a token: they have no TTFT")
     return notes

@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
+
+import httpx
 
 from shared.errors import SetupError
 
@@ -27,7 +29,7 @@ class Target:
     """A server. url: up to where /v1 begins. model: the id it knows. api_key: sent as a bearer token.
 
     has_token_ids: ask for `return_token_ids`, which vLLM and PageServe know. extra: more fields of the body.
-    timeout_s: for a whole request. Raises SetupError for a URL that is none.
+    timeout_s: for a whole request. Raises SetupError for a URL that is none, and for what cannot be sent.
     """
 
     url: str
@@ -40,11 +42,13 @@ class Target:
     timeout_s: float = 600.0
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise SetupError(f"--url {self.url!r} is no address of a server: write http://127.0.0.1:8001")
+        parts = _checked_parts(self.url)
         if parts.username or parts.password:
             raise SetupError("--url holds a user or a password, which would be recorded: use --api-key-env")
+        if self.api_key is not None and not _fits_a_header(self.api_key):
+            raise SetupError("--api-key-env: the key must be visible ASCII without spaces around it, to fit a header")
+        _check_sendable("--model", self.model)
+        _check_sendable("--extra-body", dict(self.extra))
 
     @property
     def base(self) -> str:
@@ -89,8 +93,34 @@ def parse_extra(text: str) -> dict[str, Any]:
     """The value of --extra-body. Raises SetupError."""
     try:
         extra = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise SetupError(f"--extra-body is not JSON ({error}): write something like '{{\"top_k\": 1}}'") from None
     if not isinstance(extra, dict):
         raise SetupError(f"--extra-body must be a JSON object, got {text}")
     return extra
+
+
+def _checked_parts(url: str) -> SplitResult:
+    """Checked by all who will read it: the port's range, the host's name as DNS takes it, and what the client takes."""
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        (parts.hostname or "").encode("idna")
+        httpx.URL(url)
+    except (ValueError, httpx.InvalidURL):
+        is_address = False
+    if not is_address:
+        raise SetupError(f"--url {url!r} is no address of a server: write http://127.0.0.1:8001")
+    return parts
+
+
+def _fits_a_header(key: str) -> bool:
+    return bool(key) and key.isascii() and key.isprintable() and key == key.strip()
+
+
+def _check_sendable(option: str, value: Any) -> None:
+    """NaN, infinity and half a surrogate pair are read from JSON and cannot be written."""
+    try:
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise SetupError(f"{option} cannot be sent as JSON ({error}): leave that out") from None
