@@ -87,7 +87,7 @@ class DraftModelProposer:
                 f"draft_model: embeds {self.vocab_size:,} tokens and the model {target_vocab_size:,}, so their "
                 "vocabularies differ; take a smaller model of the same family"
             )
-        self.max_model_len = model_max_len(model)
+        self.max_model_len = model_max_len(model) or int(config.max_model_len)
         self.allocator = allocator
         self.budget_tokens = int(config.prefill_budget_tokens)
         cache = PagedKVCache.for_model(model, allocator.num_blocks, allocator.block_size)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from shared.errors import InvalidConfig
+from shared.errors import InvalidConfig, SetupError
 
 Auto = Literal["auto"]
 
@@ -119,13 +119,15 @@ def parse_setting(name: str, text: str) -> Any:
     return text
 
 
-def resolve_config(config: EngineConfig, *, device: str, model_max_len: int) -> tuple[EngineConfig, dict[str, str]]:
-    """Fill in what is "auto" for a device type ("cpu", "cuda", "mps") and a model's longest sequence.
+def resolve_config(
+    config: EngineConfig, *, device: str, model_max_len: int | None
+) -> tuple[EngineConfig, dict[str, str]]:
+    """Fill in what is "auto" for a device type ("cpu", "cuda", "mps") and a model's longest sequence, if it has one.
 
     Returns the settings and, setting -> reason, why they are so. What depends on free memory
     (kv_num_blocks, swap_num_blocks) stays "auto" here: the phase that has blocks sizes them. So does what depends on
     the model and on compilers (forward, attention_kernel): phase 8 chooses.
-    Raises InvalidConfig if max_model_len is over what the model was made for.
+    Raises InvalidConfig if max_model_len is over what the model was made for, SetupError if nobody says it.
     """
     on_cuda = device == "cuda"
     auto: dict[str, Any] = {
@@ -134,7 +136,10 @@ def resolve_config(config: EngineConfig, *, device: str, model_max_len: int) -> 
         "prefill_chunk_size": 512 if on_cuda else 128,
         "max_model_len": model_max_len,
     }
-    if config.max_model_len != "auto" and config.max_model_len > model_max_len:
+    if config.max_model_len == "auto":
+        if model_max_len is None:
+            raise SetupError("max_model_len: the model's config has no longest sequence; set max_model_len")
+    elif model_max_len is not None and config.max_model_len > model_max_len:
         raise InvalidConfig(f"max_model_len: {config.max_model_len} is over the model's own limit, {model_max_len}")
     filled = {name: value for name, value in auto.items() if getattr(config, name) == "auto"}
     why = {"max_model_len": "the model's own limit"}

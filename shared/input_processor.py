@@ -14,6 +14,9 @@ from shared.request_state import RequestState
 from shared.sequence import Sequence
 from shared.text_stream import NullTextStream, TextStream
 
+LENGTH_NAMES = ("max_position_embeddings", "max_seq_len", "seq_length", "n_positions")  # by family
+TOO_LONG = "context_length_exceeded"  # OpenAI's code: its clients shorten the prompt when they see it
+
 
 class InputProcessor:
     """Checks a request against the model and makes its sequences (vLLM: `InputProcessor`).
@@ -80,6 +83,7 @@ class InputProcessor:
                 "prompt_token_ids",
                 f"has {len(prompt)} tokens, but a sequence may hold {self.max_model_len} with its output; "
                 "shorten the prompt",
+                code=TOO_LONG,
             )
         self._check_pool(request)
         for name, ids in (
@@ -102,6 +106,7 @@ class InputProcessor:
                 "prompt_token_ids",
                 f"has {num_prompt} tokens, but the K/V pool holds {self.pool_slots}; shorten the prompt, "
                 "or give the engine more kv_num_blocks",
+                code=TOO_LONG,
             )
         longest = min(num_prompt + request.params.max_tokens, self.max_model_len) - 1  # the last token is never run
         if self.reserves_all and longest > self.pool_slots:
@@ -121,6 +126,20 @@ def eos_token_ids(model: Any) -> frozenset[int]:
     return frozenset()
 
 
-def model_max_len(model: Any) -> int:
-    """The longest sequence a model was made for, in tokens."""
-    return int(model.config.get_text_config().max_position_embeddings)
+def model_max_len(model: Any) -> int | None:
+    """The longest sequence a model was made for, in tokens; None where its config names none, as Bloom's may not."""
+    config = model.config.get_text_config()
+    lengths = [length for name in LENGTH_NAMES if (length := getattr(config, name, None))][:1]
+    return min([*map(int, lengths), *_lengths_of_one_rope(config)], default=None)
+
+
+def _lengths_of_one_rope(config: Any) -> list[int]:
+    """Longrope (Phi-3) turns longer sequences by other angles; Hugging Face looks at a step's longest for all of it."""
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    kinds = [rope, *(kind for kind in rope.values() if isinstance(kind, dict))]  # one for all layers, or by their type
+    name = "original_max_position_embeddings"
+    return [
+        int(kind.get(name) or getattr(config, name))
+        for kind in kinds
+        if kind.get("rope_type", kind.get("type")) == "longrope"
+    ]

@@ -100,11 +100,11 @@ def _penalize_presence_and_frequency(logits: torch.Tensor, seqs: Seq[Sequence], 
 
 
 def _ban_end_tokens(logits: torch.Tensor, seqs: Seq[Sequence], rows: list[int]) -> None:
-    """EOS and stop ids cannot be chosen before min_tokens; an EOS id may lie outside the vocabulary."""
+    """EOS and stop ids cannot be chosen before min_tokens; an EOS id may lie outside the vocabulary, as -1 does."""
     banned = _Entries()
     for row in rows:
         seq = seqs[row]
         if seq.num_output_tokens < seq.params.min_tokens:
-            ends = {i for i in seq.eos_token_ids.union(seq.params.stop_token_ids) if i < logits.shape[-1]}
+            ends = {i for i in seq.eos_token_ids.union(seq.params.stop_token_ids) if 0 <= i < logits.shape[-1]}
             banned.add(row, ends, [-torch.inf] * len(ends))
     logits[banned.index_in(logits)] = banned.values_for(logits)

@@ -1,11 +1,13 @@
 """Settings: what they may be, where they come from, and why they are what they are."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from shared.config import EngineConfig, parse_setting, resolve_config
-from shared.errors import InvalidConfig
+from shared.errors import InvalidConfig, SetupError
+from shared.input_processor import LENGTH_NAMES, model_max_len
 
 
 @pytest.mark.parametrize(
@@ -93,6 +95,19 @@ def test_auto_is_filled_in_by_device_and_model_with_a_reason() -> None:
     assert batch_sizes == [32, 64, 8]
     on_cuda, _ = resolve_config(EngineConfig(), device="cuda", model_max_len=300)
     assert (on_cuda.max_batch_size, on_cuda.prefill_budget_tokens, on_cuda.prefill_chunk_size) == (64, 2048, 512)
+
+
+@pytest.mark.parametrize("name", LENGTH_NAMES)
+def test_a_models_longest_sequence_is_found_by_the_name_its_family_has_for_it(name: str) -> None:
+    config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(**{name: 300}))
+    assert model_max_len(SimpleNamespace(config=config)) == 300
+
+
+def test_a_model_without_a_longest_sequence_needs_one_given() -> None:
+    with pytest.raises(SetupError, match="no longest sequence; set max_model_len"):
+        resolve_config(EngineConfig(), device="cpu", model_max_len=None)
+    config, reasons = resolve_config(EngineConfig(max_model_len=301), device="cpu", model_max_len=None)
+    assert (config.max_model_len, reasons["max_model_len"]) == (301, "as given")
 
 
 def test_a_length_over_the_models_own_is_refused_with_both_numbers() -> None:

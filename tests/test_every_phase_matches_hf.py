@@ -5,13 +5,17 @@ A failure comes with the explainer's report: the step, the margin, and the first
 """
 
 import copy
+import inspect
 import itertools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
+import transformers
 
 from shared.config import EngineConfig
+from shared.errors import SetupError
 from shared.explain import assert_same_tokens
 from shared.reference import greedy_reference, top2_margins
 from shared.registry import PHASES, Phase
@@ -97,6 +101,42 @@ def test_joining_midway_changes_nobody(phase: Phase, family: str, steps_before: 
             if step > steps_before and not engine.has_unfinished():
                 break
     assert [tokens["early"], tokens["late"]] == expected(family, [PA, Q[:40]])
+
+
+MADE_FOR: dict[str, tuple[str, dict[str, int], int | None]] = {  # family, field of its config, the longest sequence
+    "seq_length": ("Bloom", {"seq_length": 64}, 64),
+    "max_seq_len": ("Mpt", {"max_seq_len": 64}, 64),
+    "nothing": ("Bloom", {}, None),
+}
+whole_model_phases = [phase for phase in PHASES if phase.number <= 6]
+
+
+@pytest.mark.parametrize("phase", whole_model_phases, ids=lambda phase: phase.package[:7])
+@pytest.mark.parametrize("named", MADE_FOR)
+def test_a_model_whose_longest_sequence_has_another_name_or_none(phase: Phase, named: str) -> None:
+    name, field, longest = MADE_FOR[named]
+    model = tiny_alibi(name, **field)
+    if "logits_to_keep" not in inspect.signature(model.forward).parameters:
+        pytest.skip("this version of transformers cannot leave logits out for this family")
+    if longest is None:
+        with pytest.raises(SetupError, match="no longest sequence; set max_model_len"):
+            phase.build_engine()(model, EngineConfig(), None)
+    wanted = {"max_model_len": 64} if longest is None else {}
+    with open_engine(phase, model, **wanted) as engine:
+        outputs = engine.generate([greedy(PA, 12), greedy(Q[:60], 12)])
+    assert token_lists(outputs) == [greedy_reference(model, PA, 12), greedy_reference(model, Q[:60], 4)]
+
+
+def tiny_alibi(family: str, **changes: Any) -> Any:
+    """Positions as a bias on the scores, which any length can have: such configs name their longest otherwise."""
+    config = getattr(transformers, f"{family}Config")(
+        vocab_size=97, hidden_size=48, num_hidden_layers=2, num_attention_heads=4, **changes
+    )
+    model = getattr(transformers, f"{family}ForCausalLM")(config).to(torch.float64).eval()
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        parameter.data.normal_(std=0.35)
+    return model
 
 
 def test_every_length_of_output_is_a_prefix_of_the_longest(phase: Phase) -> None:

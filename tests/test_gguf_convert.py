@@ -60,6 +60,20 @@ def test_a_converted_model_gives_the_tokens_of_the_model_it_was_made_from(tmp_pa
         assert torch.equal(loaded.model.state_dict()[name], weight), name
 
 
+def test_keys_that_say_what_is_so_anyway_change_nothing(tmp_path: Path) -> None:
+    keys = {
+        "llama__rope__scaling__factor": 1.0,
+        "llama__rope__scale_linear": 0.0,
+        "llama__attention__key_length": 16,
+        "llama__attention__scale": 0.25,
+        "llama__attention__causal": True,
+        "split__count": 1,
+    }
+    model = llama()
+    folder = converted(tmp_path, model, **keys)
+    assert greedy(load_model(str(folder), device="cpu").model, PROMPT) == greedy(model, PROMPT)
+
+
 @pytest.mark.parametrize("kind", [GGMLQuantizationType.Q4_1, GGMLQuantizationType.Q8_0, GGMLQuantizationType.F16])
 def test_quantized_weights_are_what_gguf_dequantizes_them_to(tmp_path: Path, kind: GGMLQuantizationType) -> None:
     model = llama()
@@ -159,6 +173,16 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a sentencepiece tokenizer": ({"tokenizer__ggml__model": "llama"}, "tokenizer 'llama'"),
     "an unknown pre-tokenizer": ({"tokenizer__ggml__pre": "viking"}, "pre-tokenizer 'viking'"),
     "a stretched rope": ({"llama__rope__scaling__type": "yarn"}, "RoPE scaling 'yarn'"),
+    "a rope stretched without a type": ({"llama__rope__scaling__factor": 4.0}, "RoPE scaling 'linear'"),
+    "a rope stretched as of old": ({"llama__rope__scale_linear": 4.0}, "RoPE scaling 'linear'"),
+    "a stronger rope": ({"llama__rope__scaling__attn_factor": 1.5}, "llama.rope.scaling.attn_factor 1.5"),
+    "heads rotated in part": (
+        {"llama__attention__key_length": 16, "llama__rope__dimension_count": 8},
+        "llama.rope.dimension_count 8, where a Llama has 16",
+    ),
+    "a scale of its own": ({"llama__attention__scale": 0.5}, "llama.attention.scale 0.5, where a Llama has 0.25"),
+    "attention to what comes later": ({"llama__attention__causal": False}, "llama.attention.causal False"),
+    "one file of several": ({"split__count": 2, "split__no": 0}, "split.count 2"),
     "an unknown rope table": ({"extra": {"rope_freqs.weight": np.arange(1, 9, dtype=np.float32)}}, "rope_freqs.weight"),
     "an attention bias": ({"extra": {"blk.0.attn_q.bias": np.zeros(64, np.float32)}}, "blk.0.attn_q.bias"),
     "a missing tensor": ({"without": "blk.1.ffn_up.weight"}, "blk.1.ffn_up.weight is missing"),

@@ -92,6 +92,10 @@ def own_code(folder: Path) -> None:
 BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no config": (lambda f: (f / "config.json").unlink(), "has no config.json"),
     "a torn config": (lambda f: (f / "config.json").write_text('{"model_type": '), "not a valid JSON"),
+    "a torn generation config": (
+        lambda f: (f / "generation_config.json").write_text("{broken"),
+        "generation_config.json is no valid JSON object",
+    ),
     "an unknown family": (lambda f: edit_json(f / "config.json", model_type="nonesuch"), "nonesuch"),
     "code of its own": (own_code, "model cannot be loaded"),
     "no causal model": (lambda f: edit_json(f / "config.json", model_type="vit"), "model cannot be loaded"),

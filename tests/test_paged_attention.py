@@ -13,11 +13,12 @@ from phase08_paged_attention.gather_attention import attend
 from phase08_paged_attention.paged_attention import install, paged_attention
 from phase08_paged_attention.paged_kv_cache import PagedKVCache, zeros
 from shared.config import EngineConfig
-from shared.errors import SetupError
+from shared.errors import InvalidConfig, InvalidRequest, SetupError
 from shared.reference import greedy_reference
 from shared.registry import Phase
 from shared.request import Request, SamplingParams
 from shared.tiny_models import tiny_gemma2, tiny_llama
+from tests.helpers import rope_fields
 
 
 def slow_attend(
@@ -199,3 +200,31 @@ def test_a_past_that_is_no_kv_is_refused_in_every_phase(phase: Phase) -> None:
     model = family("lfm2", num_key_value_heads=2, layer_types=["conv", "full_attention"])
     with pytest.raises(SetupError, match="lfm2 has layers of conv, whose past is no K/V: no phase runs it"):
         phase.build_engine()(model, EngineConfig(), None, None)
+    mamba = AutoConfig.for_model("mamba", vocab_size=97, hidden_size=32, num_hidden_layers=1, state_size=4)
+    with pytest.raises(SetupError, match="mamba has no attention, and so no K/V: no phase runs it"):
+        phase.build_engine()(AutoModelForCausalLM.from_config(mamba), EngineConfig(), None, None)
+
+
+def test_longrope_is_served_up_to_the_length_where_its_angles_change(phase: Phase) -> None:
+    """Beyond it, one long neighbour would change the angles of everybody in its step."""
+    original = "original_max_position_embeddings"
+    rope = {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "short_factor": [1.0] * 4,
+        "long_factor": [4.0, 5.0, 6.0, 7.0],
+    }
+    fields = {"num_key_value_heads": 2, original: 32, **rope_fields({**rope, original: 32})}
+    prompts = [[5, 17, 33], [(7 * i) % 97 for i in range(24)]]
+    params = SamplingParams(max_tokens=8, ignore_eos=True)
+    engine = phase.build_engine()(family("phi3", **fields), EngineConfig(prefill_chunk_size=8), None, None)
+    try:
+        outputs = engine.generate([Request(prompt, params) for prompt in prompts])
+        with pytest.raises(InvalidRequest, match="a sequence may hold 32"):
+            engine.generate([Request([1] * 40, params)])
+    finally:
+        engine.close()
+    model = family("phi3", **fields)
+    assert [output.token_ids for output in outputs] == [greedy_reference(model, prompt, 8) for prompt in prompts]
+    with pytest.raises(InvalidConfig, match="max_model_len: 64 is over the model's own limit, 32"):
+        phase.build_engine()(model, EngineConfig(max_model_len=64), None, None)

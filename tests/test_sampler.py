@@ -147,13 +147,14 @@ def test_no_sequences_give_no_tokens():
 
 def test_min_tokens_bans_every_end_until_it_is_reached():
     logits = torch.zeros(1, VOCAB)
-    logits[0, [2, 7, 50]] = torch.tensor([9.0, 8.0, 7.0])
+    last = VOCAB - 1
+    logits[0, [2, 7, last]] = torch.tensor([9.0, 8.0, 7.0])
 
     def choose(num_output: int) -> int:
-        seq = make_seq(output=[1] * num_output, eos=(2, 5000), stop_token_ids=[7], min_tokens=3)
+        seq = make_seq(output=[1] * num_output, eos=(2, -1, 5000), stop_token_ids=[7], min_tokens=3)
         return Sampler().sample(logits, [seq])[0].token_id
 
-    assert [choose(n) for n in (0, 2, 3)] == [50, 50, 2]
+    assert [choose(n) for n in (0, 2, 3)] == [last, last, 2], "an EOS of -1 is no token"
 
 
 def test_sampling_leaves_the_logits_and_the_neighbours_rows_as_they_are():

@@ -15,6 +15,8 @@ from gguf.quants import quantize
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from tests.helpers import rope_fields
+
 CONTROL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 MERGES = ["Ġ Ġ", "t h", "Ġ th", "1 2"]
 UNMERGED = "xyz"
@@ -76,7 +78,7 @@ def llama(tie: bool = True, rope: dict[str, Any] | None = None) -> LlamaForCausa
         bos_token_id=1,
         eos_token_id=2,
         pad_token_id=2,
-        rope_parameters=rope or {"rope_type": "default", "rope_theta": 50000.0},
+        **rope_fields(rope or {"rope_type": "default", "rope_theta": 50000.0}),
     )
     return LlamaForCausalLM(config).eval()
 

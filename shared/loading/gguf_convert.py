@@ -7,6 +7,7 @@ and with the text cut up as the model learned it; other files go through transfo
 import errno
 import importlib.util
 import json
+import math
 import os
 import re
 from pathlib import Path
@@ -22,7 +23,7 @@ from shared.loading.gguf_tokenizer import special_token_id, unreadable_tokenizer
 from shared.loading.model_cache import check_room
 from shared.loading.setup_messages import one_line
 
-CONVERSION_VERSION = 1  # raised whenever the same file would be converted to something else
+CONVERSION_VERSION = 2  # raised whenever the same file would be converted to something else
 NUM_BYTES_PER_WEIGHT = 4
 
 OUTER_TENSORS = {  # name in a GGUF file -> name in the Hugging Face model
@@ -54,6 +55,8 @@ def convert_gguf(source: Path, folder: Path) -> None:
     the folder cannot be written.
     """
     gguf = GgufFile(source)
+    if (num_files := gguf.get("split.count", 1)) > 1:
+        raise _refused(gguf, f"split.count {num_files}: it is one of as many files of a model")
     check_room(folder, gguf.num_weights * NUM_BYTES_PER_WEIGHT)
     if reason := _unreadable(gguf):
         return _convert_with_transformers(source, folder, reason)
@@ -87,6 +90,7 @@ def llama_config(gguf: GgufFile) -> dict[str, Any]:
     num_heads = gguf.need("llama.attention.head_count")
     hidden_size = gguf.need("llama.embedding_length")
     head_dim = gguf.get("llama.attention.key_length", gguf.get("llama.rope.dimension_count", hidden_size // num_heads))
+    _check_plain(gguf, head_dim)
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -108,6 +112,19 @@ def llama_config(gguf: GgufFile) -> dict[str, Any]:
         "torch_dtype": "float32",
         **_special_ids(gguf),
     }
+
+
+def _check_plain(gguf: GgufFile, head_dim: int) -> None:
+    """Raises SetupError for a key that makes the model compute what no Llama in a Hugging Face folder does."""
+    plain = {
+        "llama.rope.dimension_count": head_dim,  # less: only a part of each head is rotated
+        "llama.rope.scaling.attn_factor": 1.0,
+        "llama.attention.scale": head_dim**-0.5,
+        "llama.attention.causal": True,
+    }
+    for key, value in plain.items():
+        if not math.isclose(found := gguf.get(key, value), value, rel_tol=1e-4):
+            raise _refused(gguf, f"{key} {found}, where a Llama has {value}")
 
 
 def llama_weights(gguf: GgufFile, config: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -147,7 +164,9 @@ def _unpermuted(weight: np.ndarray, num_heads: int) -> np.ndarray:
 
 def _rope_scaling(gguf: GgufFile, rope_theta: float, head_dim: int) -> dict[str, Any] | None:
     """Long-context scaling of RoPE. Raises SetupError where the file has one that is not read here."""
-    if (kind := gguf.get("llama.rope.scaling.type", "none")) != "none":
+    factor = gguf.get("llama.rope.scaling.factor", gguf.get("llama.rope.scale_linear"))  # the latter in old files
+    kind = gguf.get("llama.rope.scaling.type", "none" if factor in (None, 0, 1) else "linear")  # llama.cpp's default
+    if kind != "none":
         raise _refused(gguf, f"RoPE scaling {kind!r}")
     if ROPE_DIVISORS not in gguf.tensor_names:
         return None

@@ -75,6 +75,7 @@ def check_folder(folder: Path) -> None:
         ways = "give the .gguf file in it" if _has(folder, ["*.gguf"]) else WAYS
         raise SetupError(f"{folder} has no config.json, so it is no model folder; {ways}")
     _check_config(folder / "config.json")
+    _check_generation_config(folder / "generation_config.json")
     index = folder / WEIGHTS_INDEX
     if (folder / "model.safetensors").is_file():
         return
@@ -114,13 +115,23 @@ def _check_config(path: Path) -> None:
                 )
 
 
+def _check_generation_config(path: Path) -> None:
+    """transformers goes on without a broken one, and so without its ids that end an output."""
+    if path.exists() and _object(path) is None:
+        raise SetupError(f"{path} is no valid JSON object; {AGAIN}")
+
+
 def _read(path: Path) -> dict[str, Any]:
     """Empty where it is no JSON object; whoever loads it says so."""
+    return _object(path) or {}
+
+
+def _object(path: Path) -> dict[str, Any] | None:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
+        return None
+    return content if isinstance(content, dict) else None
 
 
 def _converted(path: Path, report: Report) -> Path:
