@@ -98,10 +98,19 @@ class SequentialEngine:
         """Join the line; `deliver` is called with each StepOutput, on the request's own thread."""
         return self._start([request], [deliver])[0].request_id
 
+    def submit_all(self, requests: Seq[Request], delivers: Seq[Deliver]) -> list[str]:
+        """`submit` for requests that belong together: all join the line, or none."""
+        return [state.request_id for state in self._start(requests, delivers)]
+
     def abort(self, request_id: str) -> None:
         """Take a request out of the line, or end it before its next token. Unknown ids are ignored."""
         if state := self.requests.get(request_id):
             self._abort(state)
+
+    @property
+    def longest_sequence(self) -> int:
+        """Tokens, prompt and output together: the most that any request gets here."""
+        return self.requests.longest_sequence
 
     def stats(self) -> EngineStats:
         statuses = [state.sequences[0].status for state in self.requests.states()]

@@ -2,6 +2,7 @@
 
 import argparse
 import ipaddress
+import math
 import sys
 from functools import partial
 from typing import Any
@@ -50,7 +51,7 @@ def add_server_options(parser: argparse.ArgumentParser, port: int) -> None:
         "--allowed-host",
         action="append",
         metavar="NAME",
-        help="a name it may be reached by, beside localhost and IP addresses; may be given several times",
+        help="a name it may be reached by, without a port, beside localhost and IP addresses; may be repeated",
     )
     group.add_argument("--served-model-name", metavar="NAME", help="the model's id for clients (default: its name)")
     group.add_argument(
@@ -67,11 +68,21 @@ def add_server_options(parser: argparse.ArgumentParser, port: int) -> None:
     )
     group.add_argument(
         "--grace-period",
-        type=float,
+        type=grace_seconds,
         default=DEFAULT_GRACE_S,
         metavar="S",
         help=f"seconds that running requests get after a signal to stop (default: {DEFAULT_GRACE_S:g})",
     )
+
+
+def grace_seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"must be seconds, 0 or more, got {text!r}")
+    return seconds
 
 
 def run(chapter: Phase, args: argparse.Namespace) -> int:
@@ -110,8 +121,9 @@ def announce(chapter: Phase, name: str, limits: dict[str, Any], url: str) -> Non
 
 
 def server_limits(args: argparse.Namespace) -> dict[str, Any]:
-    """The fields of ServerSettings that the environment and the options set; options win."""
+    """The fields of ServerSettings that the environment and the options set; options win. Raises InvalidConfig."""
     from shared.server.factory import limits_from_env
+    from shared.server.settings import ServerSettings
 
     given = {
         "api_key": args.api_key,
@@ -123,6 +135,7 @@ def server_limits(args: argparse.Namespace) -> dict[str, Any]:
     limits = limits_from_env() | {name: value for name, value in given.items() if value is not None}
     if not _is_loopback(args.host):
         limits.setdefault("live_page", False)
+    ServerSettings(**limits)  # what is wrong with them is said before a model is loaded
     return limits
 
 

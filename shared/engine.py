@@ -33,10 +33,13 @@ class Engine(Protocol):
 
     events: EventLog
 
+    @property
+    def longest_sequence(self) -> int: ...
     def generate(self, requests: Seq[Request]) -> list[RequestOutput]: ...
     def stream(self, request: Request) -> RequestStream: ...
     def streams(self, requests: Seq[Request], *, is_patient: bool = False) -> list[RequestStream]: ...
     def submit(self, request: Request, deliver: Deliver, *, is_patient: bool = False) -> str: ...
+    def submit_all(self, requests: Seq[Request], delivers: Seq[Deliver]) -> list[str]: ...
     def abort(self, request_id: str) -> None: ...
     def stats(self) -> EngineStats: ...
     def close(self) -> None: ...
@@ -149,6 +152,13 @@ class StepEngine:
         self.thread.wake()
         return request_id
 
+    def submit_all(self, requests: Seq[Request], delivers: Seq[Deliver]) -> list[str]:
+        """`submit` for requests that belong together: all are taken, or none."""
+        self.thread.settle()
+        states = self._enqueue(requests, delivers, is_patient=False)
+        self.thread.wake()
+        return [state.request_id for state in states]
+
     def abort(self, request_id: str) -> None:
         """Drop a request, wherever it is; its memory is back before the next step. Unknown ids are ignored."""
         if state := self.requests.get(request_id):
@@ -161,6 +171,11 @@ class StepEngine:
         now = self.scheduler.stats()
         now.num_waiting += len(self.intake)
         return self.requests.stats(now)
+
+    @property
+    def longest_sequence(self) -> int:
+        """Tokens, prompt and output together: the most that any request gets here."""
+        return self.requests.longest_sequence
 
     @property
     def implementation(self) -> Mapping[str, str]:

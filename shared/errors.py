@@ -2,11 +2,15 @@
 
 
 class InvalidRequest(ValueError):
-    """A request that cannot be served as asked; `param` names the field to change."""
+    """A request that cannot be served as asked; `param` names the field to change.
 
-    def __init__(self, param: str, message: str) -> None:
+    code: what a program can tell it by, where OpenAI has a word for it.
+    """
+
+    def __init__(self, param: str, message: str, *, code: str | None = None) -> None:
         super().__init__(f"{param}: {message}")
         self.param = param
+        self.code = code
 
 
 class InvalidConfig(ValueError):
@@ -25,5 +29,7 @@ class QueueFull(RuntimeError):
     """As many requests wait as may wait. Try again in about `retry_after_s` seconds."""
 
     def __init__(self, capacity: int, retry_after_s: float = 1.0) -> None:
-        super().__init__(f"{capacity} requests are waiting already; try again in {retry_after_s:.0f} s")
+        super().__init__(
+            f"no room in the queue: at most {capacity} requests may wait; try again in {retry_after_s:.0f} s"
+        )
         self.retry_after_s = retry_after_s

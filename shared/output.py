@@ -33,6 +33,7 @@ class StepOutput:
     error: str | None = None  # with finish_reason "error"
     failed_alone: bool = False  # with an error that is this sequence's own: its neighbours in the step go on
     time: float = 0.0  # seconds, time.perf_counter(); set when the engine hands it out
+    num_cached_tokens: int = 0  # of its request's prompt; set when the engine hands it out
     metrics: "RequestMetrics | None" = None  # set on the last output of the whole request
 
 
@@ -49,14 +50,19 @@ class CompletionOutput:
 
 @dataclass(slots=True)
 class RequestMetrics:
-    """Times of one request in seconds on one clock (time.perf_counter); None until it happened."""
+    """Times of one request in seconds on one clock (time.perf_counter); None until it happened.
+
+    arrival_time: when the engine got it, as token ids. What a server did with it before that does not count.
+    """
 
     arrival_time: float
     first_scheduled_time: float | None = None
     first_token_time: float | None = None
     last_token_time: float | None = None
     finish_time: float | None = None
-    num_output_tokens: int = 0
+    num_output_tokens: int = 0  # of all completions
+    num_gaps: int = 0  # tokens that followed another one of their completion
+    gaps_s: float = 0.0  # from each completion's first token to its last, all completions added up
     num_cached_tokens: int = 0  # prompt tokens whose K/V came from the prefix cache (phase 12)
 
     @property
@@ -71,10 +77,11 @@ class RequestMetrics:
 
     @property
     def tpot_s(self) -> float | None:
-        """Time per output token after the first: (last - first) / (tokens - 1); None below two tokens."""
-        if self.first_token_time is None or self.last_token_time is None or self.num_output_tokens < 2:
-            return None
-        return (self.last_token_time - self.first_token_time) / (self.num_output_tokens - 1)
+        """Time per output token after a completion's first; None where no completion has two tokens.
+
+        Of one completion: (last - first) / (tokens - 1). Of several: the mean over their gaps.
+        """
+        return self.gaps_s / self.num_gaps if self.num_gaps else None
 
     @property
     def e2e_s(self) -> float | None:

@@ -19,6 +19,7 @@ MAX_STOP_STRING_CHARS = 256
 MAX_STOP_TOKEN_IDS = 256  # they are gone through for every token
 MAX_LOGIT_BIAS = 1024  # entries; they are written into the logits in every step
 MAX_SALT_CHARS = 256
+MAX_SHOWN_CHARS = 100  # of a wrong value, in a message
 LOGIT_BIAS_RANGE = 100.0
 
 
@@ -131,20 +132,37 @@ def _set(record: object, name: str, value: object) -> None:
 
 def _check_int(name: str, value: object, *, low: int, high: int | None = None) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidRequest(name, f"must be a whole number, got {value!r}")
+        raise InvalidRequest(name, f"must be a whole number, got {_shown(value)}")
     if value < low or (high is not None and value > high):
-        raise InvalidRequest(name, f"must be {_range(low, high)}, got {value}")
+        raise InvalidRequest(name, f"must be {_range(low, high)}, got {_shown(value)}")
 
 
 def _check_number(
     name: str, value: object, *, low: float, high: float | None = None, low_is_allowed: bool = True
 ) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InvalidRequest(name, f"must be a finite number, got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not _is_finite(value):
+        raise InvalidRequest(name, f"must be a finite number, got {_shown(value)}")
     too_low = value < low if low_is_allowed else value <= low
     if too_low or (high is not None and value > high):
         wanted = _range(low, high) if low_is_allowed else f"more than {low}"
         raise InvalidRequest(name, f"must be {wanted}, got {value}")
+
+
+def _is_finite(value: float) -> bool:
+    """As a float: a whole number over 1e308 is none."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def _shown(value: object) -> str:
+    """For a message; Python refuses to write out a number of thousands of digits."""
+    try:
+        text = repr(value)
+    except ValueError:
+        return "a number of thousands of digits"
+    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}..."
 
 
 def _range(low: float, high: float | None) -> str:
@@ -167,30 +185,32 @@ def _check_salt(salt: str) -> None:
 
 
 def _checked_token_ids(name: str, ids: Any) -> tuple[int, ...]:
-    if isinstance(ids, str | bytes) or not hasattr(ids, "__iter__"):
+    if isinstance(ids, str | bytes | Mapping) or not hasattr(ids, "__iter__"):
         raise InvalidRequest(name, f"must be a list of token ids, got {type(ids).__name__}")
     ids = tuple(ids)
     for token_id in ids:
         if isinstance(token_id, bool) or not isinstance(token_id, int) or token_id < 0:
-            raise InvalidRequest(name, f"must hold token ids (whole numbers from 0), got {token_id!r}")
+            raise InvalidRequest(name, f"must hold token ids (whole numbers from 0), got {_shown(token_id)}")
     return ids
 
 
 def _checked_stop_strings(stop: Any) -> tuple[str, ...]:
-    stop = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    stop = () if stop is None else (stop,) if isinstance(stop, str) else stop
+    if not isinstance(stop, list | tuple):
+        raise InvalidRequest("stop", f"must be a string or a list of strings, got {type(stop).__name__}")
     if len(stop) > MAX_STOP_STRINGS:
         raise InvalidRequest("stop", f"at most {MAX_STOP_STRINGS} strings, got {len(stop)}")
     for text in stop:
         if not isinstance(text, str) or not 0 < len(text) <= MAX_STOP_STRING_CHARS:
             raise InvalidRequest("stop", f"must hold strings of 1 to {MAX_STOP_STRING_CHARS} characters")
-    return stop
+    return tuple(stop)
 
 
 def _checked_logit_bias(bias: Any) -> Mapping[int, float]:
     if not isinstance(bias, Mapping):
         raise InvalidRequest("logit_bias", "must map token ids to numbers")
     _check_number_of("logit_bias", bias, most=MAX_LOGIT_BIAS)
-    _checked_token_ids("logit_bias", bias)
+    _checked_token_ids("logit_bias", bias.keys())
     for value in bias.values():
         _check_number("logit_bias", value, low=-LOGIT_BIAS_RANGE, high=LOGIT_BIAS_RANGE)
     return MappingProxyType(dict(bias))

@@ -25,6 +25,7 @@ class RequestState:
     deliver: Deliver | None = None  # called with every output, on the thread that made it
     abort_requested: bool = False  # by any thread; the one that runs the request acts on it
     errors: list[str] = field(default_factory=list)
+    last_times: dict[int, float] = field(default_factory=dict)  # completion -> when its last token was handed out
     num_open: int = field(init=False)  # sequences whose last output has not been handed out
 
     def __post_init__(self) -> None:
@@ -41,20 +42,27 @@ class RequestState:
     def hand_out(self, output: StepOutput) -> None:
         """Stamp one step's output, keep the times, and pass it on. Called once per sequence and step."""
         output.time = time.perf_counter()
+        output.num_cached_tokens = self._num_cached_tokens
         metrics = self.metrics
         if output.token_ids:
-            metrics.num_output_tokens += len(output.token_ids)
-            metrics.last_token_time = output.time
-            if metrics.first_token_time is None:
-                metrics.first_token_time = output.time
+            self._note_tokens(output)
         if output.error:
             self.errors.append(output.error)
         self.num_open -= output.finish_reason is not None
         if self.num_open == 0:  # several sequences may finish in one step: only the last one's output ends the request
             metrics.finish_time = output.time
-            metrics.num_cached_tokens = self._num_cached_tokens
+            metrics.num_cached_tokens = output.num_cached_tokens
             output.metrics = metrics
         self._deliver(output)
+
+    def _note_tokens(self, output: StepOutput) -> None:
+        metrics, last_time = self.metrics, self.last_times.get(output.index)
+        metrics.num_output_tokens += len(output.token_ids)
+        metrics.num_gaps += len(output.token_ids) - (last_time is None)
+        metrics.gaps_s += 0.0 if last_time is None else output.time - last_time
+        metrics.last_token_time = self.last_times[output.index] = output.time
+        if metrics.first_token_time is None:
+            metrics.first_token_time = output.time
 
     def _deliver(self, output: StepOutput) -> None:
         """A client's callback that raises is the client's loss: it is not called again, and nobody else is harmed."""

@@ -21,6 +21,7 @@ class RequestTable:
 
     def __init__(self, inputs: InputProcessor, events: EventLog) -> None:
         self.totals = EngineTotals()
+        self.longest_sequence = inputs.longest_sequence  # tokens
         self._inputs = inputs
         self._events = events
         self._states: dict[str, RequestState] = {}

@@ -1,5 +1,6 @@
 """The command line, the same for every phase: what it prints, what it refuses, and with which exit code."""
 
+import io
 import json
 import os
 import signal
@@ -103,6 +104,7 @@ def test_a_file_of_lines_and_a_file_of_json_lines(run: Run, letters_folder: str,
         (["generate", "--temperature", "-1", "abc"], "temperature: must be at least 0"),
         (["generate", "--max-tokens", "0", "abc"], "max_tokens: must be at least 1"),
         (["generate", ""], "prompt: is empty"),
+        (["generate", "a\udcff"], "prompt: is no valid text: half a surrogate pair, or no UTF-8, at character 1"),
         (["generate", "abc" * 100], "prompt_token_ids: has 300 tokens, but a sequence may hold 256"),
         (["generate", "--max-model-len", "9999", "abc"], "max_model_len: 9999 is over the model's own limit, 256"),
         (["generate", "--max-batch-size", "0", "abc"], "max_batch_size: must be a whole number of at least 1"),
@@ -127,6 +129,11 @@ def test_bad_input_is_one_line_and_exit_code_2(run: Run, letters_folder: str, ar
         ('{"prompt": "abc"', "line 1: is not JSON"),
         ('{"prompt_token_ids": [64]}', "prompt_token_ids: token id 64 is outside the vocabulary (0 to 63)"),
         ('{"prompt_token_ids": []}', "line 1: prompt_token_ids: is empty"),
+        ('{"prompt": "abc", "max_tokens": 1' + "0" * 5000 + "}", "line 1: is not JSON"),
+        ('{"prompt": ' + "[" * 100_000, "line 1: is not JSON"),
+        ('{"prompt": "\\ud800"}', "line 1: prompt: is no valid text"),
+        ('{"prompt": "abc", "stop": 5}', "line 1: stop: must be a string or a list"),
+        ('{"prompt": "abc", "temperature": 1' + "0" * 400 + "}", "line 1: temperature: must be a finite number"),
         ('{"prompt": "abc", "top_p": 2}', "line 1: top_p: must be between 0.0 and 1.0"),
     ],
 )
@@ -136,6 +143,49 @@ def test_a_bad_line_of_a_file_is_named(run: Run, letters_folder: str, tmp_path: 
     code, out, err = run(newest_phase(), "generate", "--model", letters_folder, "--prompts-file", str(path))
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert message in err
+
+
+class Stdin:
+    def __init__(self, content: bytes) -> None:
+        self.buffer = io.BytesIO(content)
+
+
+@pytest.mark.parametrize("path", ["-", "prompts"])
+def test_a_byte_order_mark_is_no_text_and_only_newlines_end_a_line(
+    run: Run, letters_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    def ids_of(content: str, mark: str = "\ufeff") -> list[str]:
+        encoded = (mark + content).encode()
+        monkeypatch.setattr(sys, "stdin", Stdin(encoded))
+        (tmp_path / "prompts").write_bytes(encoded)
+        where = "-" if path == "-" else str(tmp_path / path)
+        arguments = ["--max-tokens", "1", "--prompts-file", where]
+        return [record["id"] for record in generate(run, newest_phase(), letters_folder, *arguments)]
+
+    for mark in ("", "\ufeff"):
+        for end in ("\n", "\r\n", "\r"):
+            lines = ['{"prompt": "abc", "id": "a\u2028b\u0085c\u2029"}', "", '{"prompt": "b", "id": "2"}']
+            assert ids_of(end.join(lines), mark) == ["a\u2028b\u0085c\u2029", "2"]
+            assert len(ids_of(end.join(["a\u2028b\x0cc", "m", ""]), mark)) == 2
+
+
+@pytest.mark.parametrize("path", ["-", "prompts"])
+def test_prompts_that_are_no_utf_8_are_refused(
+    run: Run, letters_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Stdin(b"\xff\xfe\n"))
+    (tmp_path / "prompts").write_bytes(b"\xff\xfe\n")
+    where = "-" if path == "-" else str(tmp_path / path)
+    code, _, err = run(newest_phase(), "generate", "--model", letters_folder, "--prompts-file", where)
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert f"cannot read prompts from {where}" in err
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-5", "soon"])
+def test_a_grace_period_is_checked_before_a_model_is_loaded(run: Run, seconds: str) -> None:
+    code, _, err = run(newest_phase(), "serve", "--model", "/no/such/folder", f"--grace-period={seconds}")
+    assert code == 2
+    assert f"--grace-period: must be seconds, 0 or more, got '{seconds}'" in err
 
 
 def test_settings_come_from_the_environment_and_options_win(

@@ -258,6 +258,26 @@ def test_metrics_count_the_wait_in_the_time_to_first_token(phase: Phase) -> None
     assert first.num_output_tokens == 10
 
 
+def test_the_time_per_token_is_that_of_one_completion(phase: Phase) -> None:
+    times: dict[int, list[float]] = {}  # one token a step: a time is a token
+    done = threading.Event()
+    metrics: list[Any] = []
+
+    def note(output: Any) -> None:
+        times.setdefault(output.index, []).append(output.time)
+        if output.metrics is not None:
+            metrics.append(output.metrics)
+            done.set()
+
+    with open_engine(phase) as engine:
+        engine.submit(greedy(PA, 6, n=3), note)
+        assert done.wait(30)
+    gaps = [after - before for stamps in times.values() for before, after in itertools.pairwise(stamps)]
+    assert len(gaps) == 3 * 5
+    assert metrics[0].tpot_s == pytest.approx(sum(gaps) / len(gaps))
+    assert metrics[0].num_output_tokens == 18
+
+
 def test_a_closed_engine_refuses_with_a_clear_error(phase: Phase) -> None:
     with open_engine(phase) as engine:
         engine.close()
@@ -303,6 +323,32 @@ def test_a_client_may_abort_itself_and_others_from_its_callback(phase: Phase) ->
         wait_until(lambda: len(ended) == 3, seconds=5)
         assert_alive(engine)
     assert ended == {"a": "length", "b": "abort", "c": "abort"}
+
+
+def test_requests_that_belong_together_are_taken_together_or_not_at_all(phase: Phase) -> None:
+    ended: dict[str, str | None] = {}
+
+    def note(output: Any) -> None:
+        if output.finish_reason is not None:
+            ended[output.request_id] = output.finish_reason
+
+    with open_engine(phase, queue_capacity=3) as engine:
+        for refused in ([named("a"), named("a")], [named("a"), Request([10**6], SamplingParams(), "b")]):
+            with pytest.raises(InvalidRequest):
+                engine.submit_all(refused, [note, note])
+        if phase.number >= 3:
+            with pytest.raises(QueueFull):
+                engine.submit_all([named(str(number)) for number in range(4)], [note] * 4)
+        assert engine.stats().num_requests == 0
+        assert engine.submit_all([named("a", max_tokens=2), named("b", max_tokens=2)], [note, note]) == ["a", "b"]
+        wait_until(lambda: len(ended) == 2)
+        assert_alive(engine)
+    assert ended == {"a": "length", "b": "length"}
+
+
+def test_the_longest_sequence_is_what_one_gets_that_asks_for_more(phase: Phase) -> None:
+    with open_engine(phase, max_model_len=40) as engine:
+        assert engine.longest_sequence == len(PA) + len(engine.generate([greedy(PA, LONG)])[0].token_ids) == 40
 
 
 def test_closing_does_not_wait_for_generations_whoever_submits_meanwhile(phase: Phase) -> None:
@@ -404,6 +450,6 @@ def test_a_request_that_is_ended_on_its_way_into_the_intake_leaves_nothing(phase
 def test_generate_takes_more_requests_than_may_wait(phase: Phase) -> None:
     with open_engine(phase, queue_capacity=2, queue_timeout_s=0.001, max_batch_size=2) as engine:
         assert token_lists(engine.generate([greedy(PA, 2)] * 7)) == [T0_OUTPUTS["PA"][:2]] * 7
-        with pytest.raises(QueueFull, match="2 requests are waiting"):
+        with pytest.raises(QueueFull, match="at most 2 requests may wait"):
             engine.streams([greedy(PA, 2)] * 7)
         assert_alive(engine)

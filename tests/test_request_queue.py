@@ -42,7 +42,7 @@ def test_a_full_queue_refuses_at_once_and_keeps_what_it_has() -> None:
     queue = RequestQueue(2, None)
     first, second = make_state("a"), make_state("b")
     queue.put([first])
-    with pytest.raises(QueueFull, match="2 requests are waiting"):
+    with pytest.raises(QueueFull, match="at most 2 requests may wait"):
         queue.put([make_state("c"), make_state("d")])
     queue.put([second])
     with pytest.raises(QueueFull) as refused:

@@ -92,10 +92,36 @@ def test_the_app_can_be_called_without_a_socket() -> None:
             assert client.get("/health").json() == {"status": "ok", "model": MODEL}
 
 
-@pytest.mark.parametrize("limit", [{"max_body_bytes": 0}, {"body_timeout_s": -1}, {"window": 0}, {"api_key": " "}])
+@pytest.mark.parametrize(
+    "limit",
+    [{"max_body_bytes": 0}, {"body_timeout_s": -1}, {"window": 0}, {"api_key": " "}, {"api_key": ""}],
+)
 def test_a_limit_that_makes_no_sense_is_refused_by_name(limit: dict[str, Any]) -> None:
     with pytest.raises(InvalidConfig, match=next(iter(limit))):
         ServerSettings(**limit)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a.example:8001",
+        "https://a.example",
+        "a.example/",
+        "*.a.example",
+        "",
+        " a.example",
+        "[::1]:80",
+        "b\u00fc.example",
+    ],
+)
+def test_a_name_that_no_host_header_can_match_is_refused_at_the_start(name: str) -> None:
+    for names in (["a.example", name], name):
+        with pytest.raises(InvalidConfig, match="allowed_hosts: must be a list of bare names"):
+            ServerSettings(allowed_hosts=names)
+
+
+def test_names_without_ports_are_taken() -> None:
+    ServerSettings(allowed_hosts=["models.example.org", "MODELS", "my_host-2.internal.", "10.0.0.1", "*"])
 
 
 def test_the_key_is_not_shown_by_accident() -> None:

@@ -195,6 +195,36 @@ def test_http_03_a_full_queue_is_503_at_once(phase: Phase) -> None:
             connection.close()
 
 
+@pytest.mark.parametrize("phase", [phase_by_number(2), phase_by_number(3), newest_phase()], ids=lambda p: p.package[:7])
+def test_more_prompts_than_may_ever_wait_are_refused_for_good(phase: Phase) -> None:
+    """A 503 would have the client try again for ever."""
+    with open_server(phase, queue_capacity=3) as served:
+        for stream in (False, True):
+            body = {"prompt": [PA] * 4, "max_tokens": 2, "stream": stream}
+            response = served.post("/v1/completions", body)
+            if phase.number == 2:  # whose clients simply wait
+                assert response.status_code == 200
+            else:
+                assert "at most 3 " in assert_error(response, 400, "prompt")
+                assert served.engine.stats().prompt_tokens == 0
+        assert served.post("/v1/completions", {"prompt": [PA] * 3, "max_tokens": 2, "n": 2}).status_code == 200
+
+
+@pytest.mark.parametrize("phase", [phase_by_number(3), newest_phase()], ids=lambda p: p.package[:7])
+def test_a_list_that_does_not_fit_beside_others_takes_no_place_from_them(phase: Phase) -> None:
+    with open_server(phase, max_batch_size=1, queue_capacity=3) as served:
+        slow_down(served.engine)
+        held = [served.send_raw("/generate", LONG) for _ in range(3)]
+        wait_until(lambda: served.engine.stats().num_waiting == 2)
+        response = served.post("/v1/completions", LONG | {"prompt": [PA, PB]})
+        assert_error(response, 503, code="queue_full")
+        num_steps = served.engine.stats().num_steps
+        wait_until(lambda: served.engine.stats().num_steps > num_steps + 1)  # time enough to end what had been taken
+        assert served.engine.stats().requests_finished == {}
+        for connection in held:
+            connection.close()
+
+
 @pytest.mark.parametrize("phase", [phase_by_number(3), newest_phase()], ids=lambda p: p.package[:7])
 def test_http_06_what_waited_too_long_is_never_run(phase: Phase) -> None:
     with open_server(phase, max_batch_size=1, queue_timeout_s=0.5) as served, ThreadPoolExecutor(21) as pool:

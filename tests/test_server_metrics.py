@@ -17,7 +17,7 @@ from shared.step import ScheduledSequence, StepPlan
 from shared.tiny_models import tiny_llama
 from tests.fakes import make_sequence
 from tests.helpers import PA, PB, open_engine
-from tests.server_helpers import Served, both_ids, both_kinds, open_server, strict_json
+from tests.server_helpers import MODEL, Served, both_ids, both_kinds, open_server, strict_json
 
 
 @pytest.fixture(params=both_kinds, ids=both_ids)
@@ -87,9 +87,33 @@ def test_paths_that_nobody_serves_make_no_labels(served: Served) -> None:
 
 
 def test_head_is_answered_where_monitors_send_it(served: Served) -> None:
-    for path in ("/health", "/metrics", "/v1/models"):
+    for path in ("/", "/health", "/metrics", "/metrics/summary", "/v1/models", f"/v1/models/{MODEL}", "/openapi.json"):
         response = served.http.head(path)
         assert (response.status_code, response.content) == (200, b"")
+    assert served.http.head("/v1/models/another").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        ("/", {"GET", "HEAD"}),
+        ("/health", {"GET", "HEAD"}),
+        ("/metrics", {"GET", "HEAD"}),
+        ("/metrics/summary", {"GET", "HEAD"}),
+        ("/v1/models", {"GET", "HEAD"}),
+        ("/v1/models/a/b", {"GET", "HEAD"}),
+        ("/docs", {"GET", "HEAD"}),
+        ("/page/main.js", {"GET", "HEAD"}),
+        ("/events", {"GET"}),
+        ("/generate", {"POST"}),
+        ("/v1/completions", {"POST"}),
+    ],
+)
+def test_a_405_names_the_methods_that_there_are(served: Served, path: str, methods: set[str]) -> None:
+    for method in {"GET", "HEAD", "POST", "DELETE"} - methods:
+        response = served.http.request(method, path, content="{}", headers={"content-type": "application/json"})
+        assert (response.status_code, set(response.headers["allow"].split(", "))) == (405, methods)
+    assert served.http.options(path).status_code == 405
 
 
 def test_the_root_says_where_to_go(served: Served) -> None:
@@ -118,7 +142,9 @@ def test_a_step_is_counted_once_however_many_rows_it_has() -> None:
 def finished(reason: str, ttft_s: float | None, tpot_s: float = 0.01) -> StepOutput:
     first = None if ttft_s is None else ttft_s
     last = None if first is None else first + tpot_s
-    metrics = RequestMetrics(0.0, 0.0, first, last, last, num_output_tokens=0 if first is None else 2)
+    metrics = RequestMetrics(0.0, 0.0, first, last, last)
+    if first is not None:
+        metrics.num_output_tokens, metrics.num_gaps, metrics.gaps_s = 2, 1, tpot_s
     return StepOutput(reason, 0, [], "", reason, metrics=metrics)
 
 

@@ -7,10 +7,15 @@ from typing import Any
 import openai
 import pytest
 from openai import OpenAI
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel
+from tokenizers.models import WordLevel
 from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedTokenizerFast
 
-from shared.registry import Phase, newest_phase
-from tests.helpers import PA, T0_OUTPUTS, cyclic_model, letter_tokenizer
+from shared.registry import PHASES, Phase, newest_phase
+from shared.server import prompt_input
+from tests.helpers import PA, PB, T0_OUTPUTS, cyclic_model, letter_tokenizer
 from tests.server_helpers import (
     MODEL,
     Served,
@@ -210,12 +215,17 @@ def test_http_03_the_clients_exceptions_carry_the_message(client: OpenAI) -> Non
         ("response_format", {"type": "json_object"}),
         ("guided_json", {}),
         ("temprature", 1),
+        ("prompt_logprobs", 1),  # the engine's own words, which clients know by others
+        ("prompt_token_ids", [1]),
     ],
 )
 def test_a_field_that_is_not_offered_is_refused_by_name(c20: Served, field: str, value: Any) -> None:
-    assert field in assert_error(c20.post("/v1/completions", {"prompt": "abc", field: value}), 400, field)
-    assert_error(c20.post("/v1/chat/completions", {"messages": user("abc"), field: value}), 400, field)
-    assert_error(c20.generate("abc", 1, **{field: value}), 400, field)
+    for response in (
+        c20.post("/v1/completions", {"prompt": "abc", field: value}),
+        c20.post("/v1/chat/completions", {"messages": user("abc"), field: value}),
+        c20.generate("abc", 1, **{field: value}),
+    ):
+        assert assert_error(response, 400, field) == f"{field}: is not offered by this server; leave it out"
 
 
 @pytest.mark.parametrize(
@@ -261,6 +271,34 @@ def test_usage_on_every_chunk_where_that_is_asked_for(c20: Served) -> None:
     assert_error(c20.post("/v1/completions", {"prompt": "abc", "stream_options": options}), 400, "stream_options")
 
 
+def test_cached_tokens_are_told_from_the_first_chunk_on() -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = {"prompt": [PA, PB], "n": 2, "max_tokens": 3, "ignore_eos": True, "stream_options": options}
+    with open_server(newest_phase(), kv_block_size=4) as served:
+        served.post("/v1/completions", {"prompt": PA, "max_tokens": 1})
+        usages = [event["usage"]["prompt_tokens_details"] for event in served.events("/v1/completions", body)]
+        whole = served.post("/v1/completions", {"prompt": PA, "max_tokens": 1}).json()["usage"]
+    assert usages == [{"cached_tokens": 4}] * 13
+    assert whole["prompt_tokens_details"] == {"cached_tokens": 4}
+
+
+@pytest.mark.parametrize("phase", [both_kinds[0], *(p for p in PHASES if p.has_pool)], ids=lambda p: p.package[:7])
+def test_a_prompt_over_the_length_has_the_code_that_clients_test_for(phase: Phase) -> None:
+    settings = {"kv_block_size": 4, "kv_num_blocks": 4} if phase.has_pool else {"max_model_len": 17}
+    with open_server(phase, tokenizer=chatting(letter_tokenizer(vocab_size=97)), **settings) as served:
+        for stream in (False, True):
+            body = {"max_tokens": 1, "stream": stream}
+            for prompt in ("a" * 17, ["abc", "a" * 17]):
+                response = served.post("/v1/completions", body | {"prompt": prompt})
+                assert_error(response, 400, "prompt", "context_length_exceeded")
+            response = served.post("/v1/chat/completions", body | {"messages": user("a" * 17)})
+            assert_error(response, 400, "messages", "context_length_exceeded")
+            assert_error(
+                served.post("/generate", body | {"prompt": [5] * 17}), 400, "prompt", "context_length_exceeded"
+            )
+        assert served.post("/generate", {"prompt": [5], "temperature": -1}).json()["error"]["code"] is None
+
+
 def test_token_ids_come_back_where_that_is_asked_for(c20: Served) -> None:
     body = {"prompt": "abc", "max_tokens": 2, "return_token_ids": True}
     (choice,) = c20.post("/v1/completions", body).json()["choices"]
@@ -282,6 +320,47 @@ def test_one_request_may_ask_for_so_many_completions_and_no_more(c20: Served) ->
     assert "130 completions" in assert_error(response, 400, "prompt")
 
 
+@pytest.mark.parametrize("one", ["a", [10]], ids=["texts", "ids"])
+def test_prompts_are_counted_before_any_is_tokenized(c20: Served, monkeypatch: pytest.MonkeyPatch, one: Any) -> None:
+    """The tokenizer's thread is everybody's: a request that is refused anyway may not hold it."""
+    encoded: list[Any] = []
+    monkeypatch.setattr(prompt_input, "_encode_one", lambda _, prompt: encoded.append(prompt))
+    for num_prompts, n in ((129, 1), (65, 2), (100_000, 1)):
+        response = c20.post("/v1/completions", {"prompt": [one] * num_prompts, "n": n})
+        assert "one request may ask for 128" in assert_error(response, 400, "prompt")
+    assert encoded == []
+
+
+# -- lengths that no client named ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("phase", [phase for phase in PHASES if phase.has_pool], ids=lambda phase: phase.package[:7])
+def test_a_default_length_is_what_there_is_room_for(phase: Phase) -> None:
+    """The client of a small server must not be told that a field is wrong which it never sent."""
+    with open_server(phase, tokenizer=chatting(letter_tokenizer(97)), kv_block_size=4, kv_num_blocks=4) as served:
+        body = {"messages": user("abc"), "ignore_eos": True}
+        assert served.post("/v1/chat/completions", body).json()["usage"]["total_tokens"] == 17  # the last is never run
+        assert served.post("/v1/chat/completions", body | {"stream": True}).status_code == 200
+        for name, value in (("prompt", PA), ("prompt", "abc")):
+            usage = served.post("/v1/completions", {name: value, "ignore_eos": True}).json()["usage"]
+            assert usage["total_tokens"] == 17
+        assert len(served.post("/generate", {"prompt": PA, "ignore_eos": True}).json()["token_ids"]) == 17 - len(PA)
+        assert_error(served.post("/v1/chat/completions", {"messages": user("abc" * 6)}), 400, "messages")
+        named = served.post("/v1/completions", {"prompt": PA, "max_tokens": 16})
+        if phase.number < 9:  # who reserves all must refuse what was asked for and cannot be had
+            assert_error(named, 400, "max_tokens")
+
+
+@pytest.mark.parametrize("phase", both_kinds, ids=both_ids)
+def test_a_default_length_ends_at_the_models(phase: Phase) -> None:
+    tokenizer = chatting(letter_tokenizer(97))
+    with open_server(phase, tokenizer=tokenizer, max_model_len=20) as served:
+        answer = served.post("/v1/chat/completions", {"messages": user("abc"), "ignore_eos": True}).json()
+        assert (answer["usage"]["total_tokens"], answer["choices"][0]["finish_reason"]) == (20, "length")
+        floor = {"prompt": "abc", "ignore_eos": True, "min_tokens": 16}
+        assert served.post("/v1/completions", floor).json()["usage"]["completion_tokens"] == 16
+
+
 def test_str_04_a_chat_has_one_bos() -> None:
     tokenizer = letter_tokenizer()
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="<1> $A", special_tokens=[("<1>", 1)])
@@ -291,6 +370,61 @@ def test_str_04_a_chat_has_one_bos() -> None:
         plain = served.post("/v1/completions", {"prompt": "abc", "max_tokens": 1, "return_token_ids": True}).json()
     assert chat["usage"]["prompt_tokens"] == plain["usage"]["prompt_tokens"] == 4
     assert plain["choices"][0]["prompt_token_ids"] == [1, 10, 11, 12]
+
+
+# -- where tokens begin -------------------------------------------------------------------------------
+
+
+def logprobs_both_ways(served: Served, **fields: Any) -> tuple[list[str], list[dict[str, Any]]]:
+    """(text, logprobs) of each choice. Streamed and put together they are the same."""
+    body = {"max_tokens": 10, "logprobs": 1, "ignore_eos": True} | fields
+    whole = served.post("/v1/completions", body).json()["choices"]
+    joined: list[dict[str, Any]] = [{"text": "", **{name: [] for name in choice["logprobs"]}} for choice in whole]
+    for (piece,) in (event["choices"] for event in served.events("/v1/completions", body)):
+        for name, values in {"text": piece["text"], **piece["logprobs"]}.items():
+            joined[piece["index"]][name] += values
+    assert joined == [{"text": choice["text"], **choice["logprobs"]} for choice in whole]
+    return [choice["text"] for choice in whole], [choice["logprobs"] for choice in whole]
+
+
+@pytest.mark.parametrize("echo", [False, True])
+@pytest.mark.parametrize(("stop", "num_tokens"), [([], 10), (["ijz"], 10), (["ijk"], 8), (["mz", "efghz"], 10)])
+def test_a_stop_string_moves_no_token(c20: Served, stop: list[str], num_tokens: int, echo: bool) -> None:
+    texts, logprobs = logprobs_both_ways(c20, prompt=["abc", "bc"], n=2, stop=stop, echo=echo)
+    for text, found, num_echoed in zip(texts, logprobs, [3, 3, 2, 2]):
+        num_all = num_tokens + num_echoed * echo
+        assert found["text_offset"] == list(range(num_all))
+        assert text == "".join(found["tokens"])[: len(text)]
+        assert len(text) == num_all - 3 * (stop == ["ijk"])
+
+
+def test_a_special_token_takes_room_only_where_it_can_be_read() -> None:
+    tokenizer = letter_tokenizer()
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="<1> $A", special_tokens=[("<1>", 1)])
+    with open_server(newest_phase(), cyclic_model(), tokenizer) as served:
+
+        def found(**fields: Any) -> tuple[str, list[str], list[int]]:
+            (text,), (logprobs,) = logprobs_both_ways(served, max_tokens=3, **fields)
+            return text, logprobs["tokens"], logprobs["text_offset"]
+
+        echo: dict[str, Any] = {"echo": True}
+        assert found(prompt="ab", **echo) == ("abcde", ["<1>", *"abcde"], [0, 0, 1, 2, 3, 4])
+        assert found(prompt=[1, 10], **echo) == ("<1>abcd", ["<1>", *"abcd"], [0, 3, 4, 5, 6])
+        generated: dict[str, Any] = {"logit_bias": {"1": 9}, "presence_penalty": 2}  # <1> once, and then the letters
+        assert found(prompt="j", **generated) == ("ab", ["<1>", "a", "b"], [0, 0, 1])
+        assert found(prompt="j", **generated, **echo) == ("jab", ["<1>", "j", "<1>", "a", "b"], [0, 0, 1, 1, 2])
+
+
+def test_a_character_of_several_tokens_counts_once() -> None:
+    pieces = [*(f"<{number}>" for number in range(10)), "ðŁĺ", "Ģ", "ĠĠðŁ", "ĺĢx"]
+    tokenizer = Tokenizer(WordLevel({piece: number for number, piece in enumerate(pieces)}, unk_token="<3>"))
+    tokenizer.decoder = ByteLevel()
+    with open_server(newest_phase(), cyclic_model(4), PreTrainedTokenizerFast(tokenizer_object=tokenizer)) as served:
+        (text,), (logprobs,) = logprobs_both_ways(served, prompt=[10, 11], echo=True, max_tokens=8)
+        assert text == "😀  😀x😀  😀x😀"
+        assert logprobs["text_offset"] == [0, 0, 1, 3, 5, 5, 6, 8, 10, 10]
+        (text,), (logprobs,) = logprobs_both_ways(served, prompt=[13], max_tokens=6, stop=["x😀 🙂"])
+        assert (text, logprobs["text_offset"]) == ("😀  😀x😀", [0, 0, 1, 3, 5, 5])
 
 
 def test_pfx_05_prompt_logprobs_of_a_prompt_seen_before(t0: Served) -> None:

@@ -177,6 +177,19 @@ def test_the_factory_reads_the_environment(model_folder: Path, monkeypatch: pyte
     app.state.service.engine.close()
 
 
+def test_an_empty_key_in_the_environment_is_no_open_door(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As little as `--api-key ""` is: more likely a secret that was not filled in. No model is loaded for it."""
+    monkeypatch.setenv("MODEL_NAME", "no-such-folder/x/y")
+    monkeypatch.setenv("PAGESERVE_API_KEY", "")
+    with pytest.raises(SystemExit, match="error: api_key: is empty"):
+        app_from_env()
+    for options in ((), ("--api-key", ""), ("--allowed-host", "a.example:80", "--api-key", "k")):
+        result = run(NEWEST.package, "serve", "--port", "0", *options)
+        name = "allowed_hosts" if "k" in options else "api_key"
+        assert (result.returncode, result.stderr.count("\n")) == (2, 1)
+        assert result.stderr.startswith(f"error: {name}: ")
+
+
 @pytest.mark.parametrize(("name", "value"), [("PHASE", "99"), ("PHASE", "x"), ("MAX_MODEL_LEN", "x")])
 def test_the_factory_says_in_a_line_what_is_wrong(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)

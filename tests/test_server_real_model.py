@@ -99,3 +99,15 @@ def test_con_02_one_tokenizer_serves_many_clients(real_reference: Any) -> None:
         with ThreadPoolExecutor(16) as pool:
             answers = list(pool.map(send, jobs))
     assert answers == [(200, num_tokens) for _, _, num_tokens in jobs]
+
+
+def test_tokens_begin_where_the_text_says(smol: Served) -> None:
+    text = f"Repeat: {GRINS} \N{GRINNING FACE}"
+    body = {"prompt": text, "max_tokens": 3, "echo": True, "logprobs": 0, "stop": ["\n\n\n"]}
+    (choice,) = smol.post("/v1/completions", body).json()["choices"]
+    found = choice["logprobs"]
+    for token, offset in zip(found["tokens"], found["text_offset"], strict=True):
+        assert choice["text"][offset:].startswith(token) or token.startswith("bytes:")
+    assert len(text) in found["text_offset"]
+    chunks = [event["choices"][0]["logprobs"]["text_offset"] for event in smol.events("/v1/completions", body)]
+    assert [offset for chunk in chunks for offset in chunk] == found["text_offset"]

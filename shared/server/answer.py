@@ -58,6 +58,7 @@ class Answer:
     prompts: Seq[EncodedPrompt] = ()
     choices: list[Choice] = field(default_factory=list)
     metrics: list[RequestMetrics] = field(default_factory=list)  # of the prompts that are done
+    cached_tokens: dict[int, int] = field(default_factory=dict)  # prompt -> how many of its tokens were cached
 
     @classmethod
     def with_prefix(cls, prefix: str) -> "Answer":
@@ -72,6 +73,7 @@ class Answer:
         """Take in an output of prompt `number`; the choice it went to."""
         choice = self.choices[number * (len(self.choices) // len(self.prompts)) + output.index]
         choice.add(output)
+        self.cached_tokens[number] = output.num_cached_tokens
         if output.metrics is not None:
             self.metrics.append(output.metrics)
         return choice
@@ -84,5 +86,5 @@ class Answer:
             prompt_tokens=num_prompt,
             completion_tokens=num_output,
             total_tokens=num_prompt + num_output,
-            prompt_tokens_details={"cached_tokens": sum(metrics.num_cached_tokens for metrics in self.metrics)},
+            prompt_tokens_details={"cached_tokens": sum(self.cached_tokens.values())},
         )

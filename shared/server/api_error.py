@@ -7,11 +7,13 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from shared.errors import EngineError, InvalidRequest, QueueFull
 from shared.output import StepOutput
 from shared.server.wire import ApiResponse
 
+METHODS = ("GET", "HEAD", "POST")  # of all routes here
 MAX_MESSAGE_CHARS = 500
 MAX_PARAM_CHARS = 100  # a client may have made up the field
 TYPES = {  # status -> type; any other below 500 is an invalid request
@@ -110,7 +112,7 @@ async def _on_invalid_request(http: Request, error: Any) -> ApiResponse:
     """A route may have left `field_names` in the request: the engine's word for a field -> the client's."""
     param = getattr(http.state, "field_names", {}).get(error.param, error.param)
     message = f"{param}: {str(error).removeprefix(f'{error.param}: ')}"
-    return _answer(http, ApiError(400, message, param=param))
+    return _answer(http, ApiError(400, message, param=param, code=error.code))
 
 
 async def _on_queue_full(http: Request, error: Any) -> ApiResponse:
@@ -128,12 +130,20 @@ async def _on_client_gone(http: Request, _: Any) -> ApiResponse:
 
 async def _on_http_exception(http: Request, error: Any) -> ApiResponse:
     """Starlette's own: an unknown route, a method that the route does not have, a body that cannot be parsed."""
-    message, code = str(error.detail), None
+    message, code, headers = str(error.detail), None, error.headers
     if error.status_code == 404:
         message, code = f"there is no route {http.method} {http.url.path}; see /docs", "not_found"
     elif error.status_code == 405:
-        message = f"there is no {http.method} {http.url.path}; this path takes {error.headers['Allow']}"
-    return _answer(http, ApiError(error.status_code, message, code=code, headers=error.headers))
+        headers = {"Allow": ", ".join(_methods(http))}
+        message = f"there is no {http.method} {http.url.path}; this path takes {headers['Allow']}"
+    return _answer(http, ApiError(error.status_code, message, code=code, headers=headers))
+
+
+def _methods(http: Request) -> list[str]:
+    """Of all routes with this path; Starlette's own answer knows the first one's only."""
+    scopes = {method: {**http.scope, "method": method} for method in METHODS}
+    routes = http.app.routes
+    return [name for name, scope in scopes.items() if any(route.matches(scope)[0] is Match.FULL for route in routes)]
 
 
 async def _on_wrong_type(http: Request, error: Any) -> ApiResponse:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, Strict, WithJsonSchema
 
 from shared.errors import InvalidRequest
 from shared.request import MAX_N, MAX_TOP_LOGPROBS, SamplingParams
+from shared.server.api_error import ApiError
 
 Count = Annotated[int, Strict()]
 Number = Annotated[float, Strict()]
@@ -101,13 +102,13 @@ class SamplingBody(BaseModel):
     truncate_prompt_tokens: Count | None = Field(default=None, ge=1, description="keep a prompt's last tokens only")
 
     def check_offered(self) -> None:
-        """Raises InvalidRequest for a field that is neither offered nor known to ask for nothing."""
+        """Raises ApiError, in the client's own words, for a field that is neither offered nor asks for nothing."""
         for name, value in (self.model_extra or {}).items():
             if value is not None and name not in IGNORED and value not in NEUTRAL.get(name, ()):
-                raise InvalidRequest(name, "is not offered by this server; leave it out")
+                raise ApiError(400, f"{name}: is not offered by this server; leave it out", param=name)
 
     def sampling_params(self, **changes: Any) -> SamplingParams:
-        """changes: what the route has worked out itself; None leaves the default. Raises InvalidRequest."""
+        """changes: what the route has worked out itself; None leaves the default. Raises ApiError, InvalidRequest."""
         self.check_offered()
         given = {name: getattr(self, name, None) for name in SAMPLING_FIELDS} | changes
         return SamplingParams(**{name: value for name, value in given.items() if value is not None})

@@ -36,6 +36,7 @@ def chat_route(service: Service) -> APIRouter:
             ),
             format=ChatFormat(body, service.model_name, service.texts),
             is_streamed=bool(body.stream),
+            has_own_length=max_tokens is not None,
             cache_salt=body.cache_salt,
         )
         return await service.answer(http, job)

@@ -7,6 +7,7 @@ from shared.server.answer import Answer, Choice
 from shared.server.bodies import CompletionBody
 from shared.server.logprob_format import completion_logprobs
 from shared.server.openai_format import Envelope
+from shared.server.token_offsets import OutputOffsets, prompt_offsets
 from shared.server.token_texts import TokenTexts
 
 Logprobs = list[TokenLogprobs | None]
@@ -19,6 +20,7 @@ class CompletionFormat:
         self._has_echo = bool(body.echo)
         self._has_logprobs = body.logprobs is not None
         self._has_token_ids = bool(body.return_token_ids)
+        self._offsets: dict[int, OutputOffsets] = {}  # by choice
 
     @property
     def reads_tokens(self) -> bool:
@@ -30,8 +32,7 @@ class CompletionFormat:
     def piece(self, answer: Answer, choice: Choice, output: StepOutput) -> dict[str, Any]:
         if choice.is_first(output):
             return self._envelope.chunk(answer, self._whole_choice(choice))
-        offset = len(self._echo(choice)) + len(choice.text) - len(output.text)
-        shown = self._choice(choice, output.text, output.token_ids, output.logprobs or [], offset)
+        shown = self._choice(choice, output.text, output.token_ids, output.logprobs or [])
         return self._envelope.chunk(answer, shown)
 
     def last_pieces(self, answer: Answer) -> list[dict[str, Any]]:
@@ -39,22 +40,33 @@ class CompletionFormat:
 
     def _whole_choice(self, choice: Choice) -> dict[str, Any]:
         """All there is of it: the prompt, where it is echoed, and what was generated."""
-        prompt_ids = choice.prompt.token_ids if self._has_echo else []
+        echo, echoed_ids = self._echo(choice)
         logprobs: Logprobs = [*choice.prompt_logprobs, *choice.logprobs]
-        shown = self._choice(choice, self._echo(choice) + choice.text, [*prompt_ids, *choice.token_ids], logprobs, 0)
+        shown = self._choice(choice, echo + choice.text, [*echoed_ids, *choice.token_ids], logprobs)
         if self._has_token_ids:
             shown |= {"token_ids": choice.token_ids, "prompt_token_ids": choice.prompt.token_ids}
         return shown
 
     def _choice(
-        self, choice: Choice, text: str, token_ids: list[int], logprobs: Logprobs | list[TokenLogprobs], offset: int
+        self, choice: Choice, text: str, token_ids: list[int], logprobs: Logprobs | list[TokenLogprobs]
     ) -> dict[str, Any]:
         shown: dict[str, Any] = {"index": choice.index, "text": text, "logprobs": None}
         if self._has_logprobs:
-            shown["logprobs"] = completion_logprobs(self._texts, token_ids, logprobs, offset)
+            shown["logprobs"] = completion_logprobs(
+                self._texts, token_ids, logprobs, self._text_offsets(choice, token_ids)
+            )
         if self._has_token_ids:
             shown["token_ids"] = token_ids
         return shown | {"finish_reason": choice.finish_reason}
 
-    def _echo(self, choice: Choice) -> str:
-        return choice.prompt.text or "" if self._has_echo else ""
+    def _text_offsets(self, choice: Choice, token_ids: list[int]) -> list[int]:
+        """Of the next tokens of a choice, the first time those of the echoed prompt among them."""
+        if choice.index in self._offsets:
+            return self._offsets[choice.index].of(token_ids)
+        echo, echoed_ids = self._echo(choice)
+        self._offsets[choice.index] = OutputOffsets(self._texts, choice.prompt.token_ids, len(echo))
+        of_output = self._offsets[choice.index].of(token_ids[len(echoed_ids) :])
+        return [*prompt_offsets(self._texts, echoed_ids, echo), *of_output]
+
+    def _echo(self, choice: Choice) -> tuple[str, list[int]]:
+        return (choice.prompt.text or "", choice.prompt.token_ids) if self._has_echo else ("", [])

@@ -8,7 +8,7 @@ from fastapi.responses import Response
 from shared.server.bodies import CompletionBody
 from shared.server.completion_format import CompletionFormat
 from shared.server.models_route import check_model
-from shared.server.prompt_input import encode_prompts
+from shared.server.prompt_input import count_prompts, encode_prompts
 from shared.server.route_docs import COMPLETION_EVENTS, CompletionAnswer, generating
 from shared.server.service import Job, Service
 
@@ -34,6 +34,8 @@ def completions_route(service: Service) -> APIRouter:
             params=body.sampling_params(max_tokens=max_tokens, prompt_logprobs=body.logprobs if body.echo else None),
             format=CompletionFormat(body, service.model_name, service.texts),
             is_streamed=bool(body.stream),
+            has_own_length=max_tokens is not None,
+            num_prompts=count_prompts(body.prompt),
             is_echoed=bool(body.echo),
             cache_salt=body.cache_salt,
         )

@@ -16,6 +16,7 @@ from shared.errors import InvalidConfig, SetupError
 from shared.model_loader import load_draft_model, load_model
 from shared.registry import newest_phase, phase_by_number
 from shared.server.app import create_app
+from shared.server.settings import ServerSettings
 
 
 def app_from_env() -> FastAPI:
@@ -23,6 +24,7 @@ def app_from_env() -> FastAPI:
     try:
         phase = phase_by_number(_number(os.environ["PHASE"])) if os.environ.get("PHASE") else newest_phase()
         config, limits = EngineConfig.from_env(), limits_from_env()
+        ServerSettings(**limits)  # what is wrong with them is said before a model is loaded
         loaded = load_model()
         engine = phase.build_engine()(loaded.model, config, loaded.tokenizer, load_draft_model(config))
         return create_app(engine, loaded.tokenizer, loaded.name, title=phase.label, **limits)
@@ -33,7 +35,7 @@ def app_from_env() -> FastAPI:
 def limits_from_env() -> dict[str, Any]:
     """The fields of ServerSettings that the environment sets."""
     limits: dict[str, Any] = {}
-    if key := os.environ.get("PAGESERVE_API_KEY"):
+    if (key := os.environ.get("PAGESERVE_API_KEY")) is not None:  # empty is a secret that was not filled in
         limits["api_key"] = key
     if hosts := os.environ.get("PAGESERVE_ALLOWED_HOSTS"):
         limits["allowed_hosts"] = [name.strip() for name in hosts.split(",") if name.strip()]

@@ -27,6 +27,7 @@ def generate_route(service: Service) -> APIRouter:
             params=body.sampling_params(max_tokens=max_tokens),
             format=GenerateFormat(),
             is_streamed=bool(body.stream),
+            has_own_length=max_tokens is not None,
             cache_salt=body.cache_salt,
         )
         return await service.answer(http, job)

@@ -30,14 +30,16 @@ class Generation:
         self._is_closed = False
 
     def submit(self, requests: Seq[Request]) -> None:
-        """Hand everything to the engine; may run on another thread than the rest. Raises what the engine raises."""
+        """Hand everything to the engine, or nothing: a part of an answer would be work for nobody.
+
+        May run on another thread than the rest. Raises what the engine raises.
+        """
+        if self._is_closed:
+            return
         self._num_open = sum(request.params.n for request in requests)
-        for number, request in enumerate(requests):
-            if self._is_closed:
-                break
-            deliver = partial(self._mailbox.post, partial(self._take, number))
-            self._request_ids.append(self._engine.submit(request, deliver))
-        if self._is_closed:  # closed while this ran: `close` may have come before the id was known
+        delivers = [partial(self._mailbox.post, partial(self._take, number)) for number in range(len(requests))]
+        self._request_ids = self._engine.submit_all(requests, delivers)
+        if self._is_closed:  # closed while this ran: `close` may have come before the ids were known
             self._abort()
 
     async def wait_for_first(self) -> None:

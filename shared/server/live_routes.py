@@ -102,4 +102,5 @@ def _job(body: SendBody) -> Job:
         params=SamplingParams(max_tokens=body.max_tokens),
         format=GenerateFormat(),
         is_streamed=True,
+        has_own_length="max_tokens" in body.model_fields_set,
     )

@@ -33,17 +33,14 @@ class ChatLogprobs(TypedDict):
 
 
 def completion_logprobs(
-    texts: TokenTexts, token_ids: Seq[int], logprobs: Seq[TokenLogprobs | None], offset: int
+    texts: TokenTexts, token_ids: Seq[int], logprobs: Seq[TokenLogprobs | None], offsets: Seq[int]
 ) -> CompletionLogprobs:
-    """offset: characters of the choice's text before the first of these tokens."""
-    shown = CompletionLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
+    """One entry of each per token."""
+    shown = CompletionLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=list(offsets))
     for token_id, entry in zip(token_ids, logprobs):
-        text = texts.text_of(token_id)
-        shown["tokens"].append(text)
+        shown["tokens"].append(texts.text_of(token_id))
         shown["token_logprobs"].append(None if entry is None else entry.logprob)
         shown["top_logprobs"].append(None if entry is None else _by_text(texts, entry))
-        shown["text_offset"].append(offset)
-        offset += len(text)
     return shown
 
 

@@ -22,6 +22,7 @@ def models_route(service: Service) -> APIRouter:
     async def models() -> dict[str, Any]:
         return {"object": "list", "data": [card()]}
 
+    @router.head("/v1/models/{model:path}", include_in_schema=False)
     @router.get("/v1/models/{model:path}", summary="The served model, by its id", responses=ERRORS)
     async def model(model: str) -> dict[str, Any]:
         check_model(service, model)

@@ -55,6 +55,7 @@ def page_routes(settings: ServerSettings, more: Mapping[str, Path] | None = None
     router = APIRouter(include_in_schema=False)
     files = page_files() | dict(more or {})
 
+    @router.head("/page/{name:path}")
     @router.get("/page/{name:path}")
     async def asset(name: str, http: Request) -> Response:
         check_page_is_on(settings, http)

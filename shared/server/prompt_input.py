@@ -29,6 +29,11 @@ def encode_prompts(tokenizer: Any, prompt: Any, keep_last: int | None = None) ->
     return [_cut(_encode_one(tokenizer, one), keep_last) for one in _prompts(prompt)]
 
 
+def count_prompts(prompt: Any) -> int:
+    """How many `encode_prompts` would give. Raises InvalidRequest for what is none."""
+    return len(_prompts(prompt))
+
+
 def with_text(tokenizer: Any, prompt: EncodedPrompt) -> EncodedPrompt:
     """The same, with how it reads, special tokens included; empty without a tokenizer."""
     if prompt.text is not None:
@@ -59,7 +64,7 @@ def _encode_one(tokenizer: Any, prompt: Any) -> EncodedPrompt:
     if isinstance(prompt, str):
         if tokenizer is None:
             raise InvalidRequest("prompt", "this model has no tokenizer; send token ids")
-        return EncodedPrompt(encode_text(tokenizer, _checked_text("prompt", prompt)), prompt)
+        return EncodedPrompt(encode_text(tokenizer, prompt), prompt)
     if not isinstance(prompt, list):
         raise InvalidRequest("prompt", "mixes texts and token ids; send a list of one kind")
     return EncodedPrompt(prompt)
@@ -80,7 +85,7 @@ def _turn(where: str, message: Any) -> dict[str, str]:
         raise InvalidRequest("messages", f"{where}.role must be one of {', '.join(ROLES)}; got {role!r}")
     if unknown := sorted(name for name in message.keys() - {"role", "content", "name"} if message[name]):
         raise InvalidRequest("messages", f"{where}.{unknown[0]} is not offered")
-    return {"role": ROLES[role], "content": _checked_text("messages", "".join(_content_parts(where, content)))}
+    return {"role": ROLES[role], "content": "".join(_content_parts(where, content))}
 
 
 def _content_parts(where: str, content: Any) -> Iterable[str]:
@@ -93,11 +98,3 @@ def _content_parts(where: str, content: Any) -> Iterable[str]:
 
 def _is_text_part(part: Any) -> bool:
     return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
-
-
-def _checked_text(param: str, text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidRequest(param, f"is no valid text: half a surrogate pair at character {error.start}") from None
-    return text

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fastapi import Request as HttpRequest
@@ -41,13 +41,19 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What a route has made of a body. id_prefix: of the answer's id. is_echoed: the prompt's text is needed."""
+    """What a route has made of a body. id_prefix: of the answer's id. is_echoed: the prompt's text is needed.
+
+    num_prompts: how many `encode` will give. has_own_length: params.max_tokens is the client's own; if not,
+    it is cut to what the engine has room for.
+    """
 
     id_prefix: str
     encode: Encode
     params: SamplingParams
     format: AnswerFormat
     is_streamed: bool
+    has_own_length: bool
+    num_prompts: int = 1
     is_echoed: bool = False
     cache_salt: str | None = None
 
@@ -124,7 +130,8 @@ class Service:
         await generation.wait_for_first()
 
     async def _hand_over(self, generation: Generation, answer: Answer, job: Job) -> None:
-        """Until the engine has the job."""
+        """Until the engine has the job. It is counted first: the tokenizer's thread is everybody's."""
+        self._check_size(job.num_prompts, job.params.n)
         try:
             prompts = await self.tokenizer.run(self._submit, generation, answer.answer_id, job)
         except EngineError as error:  # it takes nothing any more
@@ -135,18 +142,32 @@ class Service:
     def _submit(self, generation: Generation, answer_id: str, job: Job) -> list[EncodedPrompt]:
         """On the tokenizer's thread."""
         prompts = job.encode(self.tokenizer.tokenizer)
-        self._check_size(len(prompts), job.params.n)
         names = [answer_id if len(prompts) == 1 else f"{answer_id}-{number}" for number in range(len(prompts))]
         generation.submit(
-            [Request(prompt.token_ids, job.params, name, job.cache_salt) for prompt, name in zip(prompts, names)]
+            [
+                Request(prompt.token_ids, self._params(job, prompt), name, job.cache_salt)
+                for prompt, name in zip(prompts, names)
+            ]
         )
         return [with_text(self.tokenizer.tokenizer, prompt) for prompt in prompts] if job.is_echoed else prompts
 
+    def _params(self, job: Job, prompt: EncodedPrompt) -> SamplingParams:
+        """A length that no client asked for is no reason to refuse one."""
+        params, room = job.params, self.engine.longest_sequence - len(prompt.token_ids)
+        if job.has_own_length or params.max_tokens <= room:
+            return params
+        return replace(params, max_tokens=max(1, room, params.min_tokens))
+
     def _check_size(self, num_prompts: int, n: int) -> None:
+        """What could never run is refused, with no "try again later" to it. Raises InvalidRequest."""
         most = self.settings.max_sequences
         if num_prompts * n > most:
             what = f"{num_prompts} prompts with n={n} are {num_prompts * n} completions"
             raise InvalidRequest("prompt" if num_prompts > 1 else "n", f"{what}; one request may ask for {most}")
+        waiting = getattr(getattr(self.engine, "intake", None), "capacity", num_prompts)  # phases 1 and 2: no limit
+        if num_prompts > waiting:
+            what = f"{num_prompts} prompts, but at most {waiting} requests may wait"
+            raise InvalidRequest("prompt", f"{what}; send fewer at once, or raise the server's queue_capacity")
 
     async def _whole(self, generation: Generation, answer: Answer, job: Job) -> dict[str, Any]:
         async for number, output in generation:

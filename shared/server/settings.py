@@ -1,11 +1,13 @@
 """What a server allows: its limits, its key, its names. Torch-free."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shared.errors import InvalidConfig
 
 POSITIVE = ("max_body_bytes", "body_timeout_s", "stuck_step_s", "max_sequences", "default_chat_tokens", "window")
+HOST_NAME = re.compile(r"[A-Za-z0-9._-]+|\*")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,7 +19,7 @@ class ServerSettings:
     stuck_step_s: seconds that one step of the engine may take before /health calls it stuck.
     default_chat_tokens: a chat's max_tokens where it names none (the other routes: SamplingParams' default).
     api_key: if given, every route but /health wants `Authorization: Bearer <api_key>`.
-    allowed_hosts: names under which the server may be reached, beside localhost and IP addresses; "*" is any.
+    allowed_hosts: bare names under which the server may be reached, beside localhost and addresses; "*" is any.
     slo_ttft_s, slo_tpot_s: seconds that /metrics/summary holds requests against.
     live_page: serve the page that shows the engine at work; None: only to connections that arrive over loopback.
     title: what the page calls this engine.
@@ -41,6 +43,7 @@ class ServerSettings:
     title: str = "PageServe"
 
     def __post_init__(self) -> None:
+        self._check_hosts()
         for name in POSITIVE:
             if not getattr(self, name) > 0:
                 raise InvalidConfig(f"{name}: must be above 0, got {getattr(self, name)!r}")
@@ -48,3 +51,11 @@ class ServerSettings:
             raise InvalidConfig("api_key: is empty; leave it out to serve without a key")
         if self.api_key is not None and (self.api_key != self.api_key.strip() or not self.api_key.isprintable()):
             raise InvalidConfig("api_key: must be printable text without spaces around it, to fit into a header")
+
+    def _check_hosts(self) -> None:
+        """A name that no Host header can match would lock its clients out without a word."""
+        hosts = self.allowed_hosts
+        wrong = [hosts] if isinstance(hosts, str) else [name for name in hosts if not HOST_NAME.fullmatch(name)]
+        if wrong:
+            how = 'bare names such as models.example.org, without scheme or port, or "*"; addresses need no entry'
+            raise InvalidConfig(f"allowed_hosts: must be a list of {how}; got {wrong[0]!r}")

@@ -27,10 +27,12 @@ def status_routes(service: Service) -> APIRouter:
     async def metrics() -> Response:
         return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
+    @router.head("/metrics/summary", include_in_schema=False)
     @router.get("/metrics/summary", summary="Percentiles and totals", responses=ERRORS)
     async def summary() -> dict[str, Any]:
         return service.metrics.summary()
 
+    @router.head("/", include_in_schema=False)
     @router.get("/", summary="Where to go; the live page, if `Accept` has text/html", responses=ERRORS)
     async def root(http: Request) -> Response:
         if "text/html" in http.headers.get("accept", "") and page_is_on(service.settings, http.scope):

@@ -15,10 +15,11 @@ class TokenTexts:
     """tokenizer: a fast one, or None: then a token reads "token_id:8"."""
 
     def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-        decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
+        self.tokenizer = tokenizer
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        decoder = getattr(backend, "decoder", None)
         self._decoder = json.loads(decoder.__getstate__()) if decoder is not None else {}
-        self._special = set(getattr(tokenizer, "all_special_ids", ()))
+        self._special = {*getattr(tokenizer, "all_special_ids", ()), *_special_ids(backend)}
         self._known: dict[int, bytes] = {}
 
     def text_of(self, token_id: int) -> str:
@@ -29,13 +30,17 @@ class TokenTexts:
         except UnicodeDecodeError:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
+    def is_in_text(self, token_id: int) -> bool:
+        """False for a special token, and for an id that the tokenizer does not know."""
+        return token_id not in self._special and bool(self._piece(token_id))
+
     def bytes_of(self, token_id: int) -> bytes:
         if token_id not in self._known:
             self._known[token_id] = self._read(token_id)
         return self._known[token_id]
 
     def _read(self, token_id: int) -> bytes:
-        piece = self._tokenizer and self._tokenizer.convert_ids_to_tokens(token_id)
+        piece = self._piece(token_id)
         if not piece:
             return f"token_id:{token_id}".encode()
         kinds = str(self._decoder)
@@ -47,7 +52,16 @@ class TokenTexts:
             return bytes([int(piece[3:5], 16)])
         if "Metaspace" in kinds or "▁" in kinds:
             return piece.replace("▁", " ").encode()
-        return self._tokenizer.decode([token_id], skip_special_tokens=False).encode()
+        return self.tokenizer.decode([token_id], skip_special_tokens=False).encode()
+
+    def _piece(self, token_id: int) -> str | None:
+        return self.tokenizer and self.tokenizer.convert_ids_to_tokens(token_id)
+
+
+def _special_ids(backend: Any) -> list[int]:
+    """What decoding leaves out; a tokenizer may have more of them than it has names for ("bos_token")."""
+    added = {} if backend is None else backend.get_added_tokens_decoder()
+    return [token_id for token_id, token in added.items() if token.special]
 
 
 @lru_cache(maxsize=1)

@@ -6,10 +6,13 @@ from typing import Any
 from fastapi.responses import JSONResponse
 from fastapi.sse import format_sse_event
 
+LINE_ENDS = str.maketrans({end: f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"})  # JSON allows them raw
+
 
 def to_json(content: Any) -> str:
-    """Strict JSON on one line: NaN and infinity raise ValueError."""
-    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    """Strict JSON on one line, also for who takes Unicode's line ends for one: NaN and infinity raise ValueError."""
+    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text if text.isascii() else text.translate(LINE_ENDS)
 
 
 class ApiResponse(JSONResponse):
