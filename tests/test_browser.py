@@ -217,7 +217,7 @@ def test_errors_are_seen_as_such(page: Any) -> None:
         until(page, "() => document.querySelector('#sent .chip')?.textContent === 'sent'")
         page.click("text=Inject a fifth")
         until(page, "() => document.querySelector('#sent li.failed .chip')?.textContent === '503'")
-        assert "waiting already" in page.inner_text("#sent li.failed .answer")
+        assert "no room in the queue" in page.inner_text("#sent li.failed .answer")
         page.wait_for_timeout(250)
         page.click("#pause")
         until(
