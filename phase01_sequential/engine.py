@@ -96,7 +96,7 @@ class SequentialEngine:
 
     def submit(self, request: Request, deliver: Deliver, *, is_patient: bool = True) -> str:  # noqa: ARG002
         """Join the line; `deliver` is called with each StepOutput, on the request's own thread."""
-        return self._start([request], [deliver])[0].request_id
+        return self.submit_all([request], [deliver])[0]
 
     def submit_all(self, requests: Seq[Request], delivers: Seq[Deliver]) -> list[str]:
         """`submit` for requests that belong together: all join the line, or none."""

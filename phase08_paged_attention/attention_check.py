@@ -6,9 +6,10 @@ import torch
 
 from phase08_paged_attention.attention_kernel import AttentionOptions
 from shared.errors import SetupError
+from shared.hf_forward import layer_kinds
 from shared.one_thread import one_thread
 
-KINDS = {"full_attention", "sliding_attention"}  # of layers
+SERVED = {"full_attention", "sliding_attention"}  # kinds of layers
 
 
 class Trial:
@@ -31,9 +32,10 @@ class Trial:
 def check_attends_by_position(model: Any) -> None:
     """One token through the model. Raises SetupError, naming the family and what it has that pages have not."""
     family, config = type(model).__name__, model.config.get_text_config()
-    if kinds := set(getattr(config, "layer_types", None) or KINDS) - KINDS:
+    kinds = layer_kinds(config)
+    if others := kinds - SERVED:
         raise SetupError(
-            f"{family} has layers of {', '.join(sorted(kinds))}, which pages do not serve; phases 1 to 6 run it"
+            f"{family} has layers of {', '.join(sorted(others))}, which pages do not serve; phases 1 to 6 run it"
         )
     trial = Trial(model.device)
     with one_thread():
@@ -42,7 +44,6 @@ def check_attends_by_position(model: Any) -> None:
         raise SetupError(
             f"{family} does not attend once in each of its layers, as pages need it; phases 1 to 6 may run it"
         )
-    window = getattr(config, "sliding_window", None)
-    is_used = "sliding_attention" in (getattr(config, "layer_types", None) or ["sliding_attention"])
-    if window and is_used and all(seen is None for _, seen in trial.calls):
+    has_window = getattr(config, "sliding_window", None) and (not kinds or "sliding_attention" in kinds)
+    if has_window and all(seen is None for _, seen in trial.calls):
         raise SetupError(f"{family} keeps to its sliding window in its masks alone; phases 1 to 6 run it")

@@ -65,7 +65,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def _try_out(self) -> None:
-        """One token through the model: what its attention asks for and cannot have is refused now, by name."""
+        """One token through model and kernel: what one of them asks for and cannot have is refused now, by name."""
         device = self.cache.key.device
         zero, one = torch.zeros(1, dtype=torch.long, device=device), torch.ones(1, dtype=torch.long, device=device)
         start = torch.tensor([0, 1], device=device)

@@ -148,14 +148,12 @@ class StepEngine:
 
     def submit(self, request: Request, deliver: Deliver, *, is_patient: bool = False) -> str:
         """`add_request`, and have the engine's thread run it."""
-        request_id = self.add_request(request, deliver, is_patient=is_patient)
-        self.thread.wake()
-        return request_id
+        return self.submit_all([request], [deliver], is_patient=is_patient)[0]
 
-    def submit_all(self, requests: Seq[Request], delivers: Seq[Deliver]) -> list[str]:
+    def submit_all(self, requests: Seq[Request], delivers: Seq[Deliver], *, is_patient: bool = False) -> list[str]:
         """`submit` for requests that belong together: all are taken, or none."""
         self.thread.settle()
-        states = self._enqueue(requests, delivers, is_patient=False)
+        states = self._enqueue(requests, delivers, is_patient)
         self.thread.wake()
         return [state.request_id for state in states]
 

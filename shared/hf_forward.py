@@ -17,12 +17,17 @@ from shared.errors import SetupError
 ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
 
 
+def layer_kinds(config: Any) -> set[str]:
+    """Of a text model's layers, as its config names them; none where it does not."""
+    return set(getattr(config, "layer_types", None) or ())
+
+
 def check_layers(config: Any) -> None:
     """Raises SetupError for a model with layers whose past is no K/V: convolutions, recurrence, linear attention."""
     config = config.get_text_config()
     if not getattr(config, "num_attention_heads", None):
         raise SetupError(f"{config.model_type} has no attention, and so no K/V: no phase runs it")
-    if others := set(getattr(config, "layer_types", None) or ()) - ATTENTION:
+    if others := layer_kinds(config) - ATTENTION:
         raise SetupError(
             f"{config.model_type} has layers of {', '.join(sorted(others))}, whose past is no K/V: no phase runs it"
         )

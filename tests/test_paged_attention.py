@@ -177,31 +177,29 @@ def test_a_family_that_attends_in_another_way_is_refused_when_the_engine_is_buil
         build_engine(model, EngineConfig(kv_num_blocks=8, kv_block_size=4))
 
 
-def test_the_same_family_without_what_pages_lack_is_served() -> None:
-    fields = {"num_key_value_heads": 2, "num_local_experts": 2, "sliding_window": None}
-    params = SamplingParams(max_tokens=8, ignore_eos=True)
-    engine = build_engine(with_attention_of_ours("phimoe", **fields), EngineConfig(kv_num_blocks=16, kv_block_size=4))
-    try:
-        outputs = engine.generate([Request([5, 17, 33], params), Request([8, 2, 4, 9, 11], params)])
-    finally:
-        engine.close()
-    model = family("phimoe", **fields)
-    expected = [greedy_reference(model, prompt, 8) for prompt in ([5, 17, 33], [8, 2, 4, 9, 11])]
-    assert [output.token_ids for output in outputs] == expected
+OF_GPT = {"n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4}  # its own words
 
 
-@pytest.mark.parametrize("model_type", ["gpt2", "gpt_neox", "gptj"])
-def test_families_that_are_not_built_like_llama_are_served(model_type: str) -> None:
-    fields = {"n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4}
-    fields = {} if model_type == "gpt_neox" else fields
+@pytest.mark.parametrize(
+    ("model_type", "fields"),
+    [
+        ("phimoe", {"num_key_value_heads": 2, "num_local_experts": 2, "sliding_window": None}),
+        ("gpt2", OF_GPT),
+        ("gpt_neox", {}),
+        ("gptj", OF_GPT),
+    ],
+)
+def test_families_that_are_not_built_like_llama_are_served(model_type: str, fields: dict[str, Any]) -> None:
+    """phimoe too, once it has no window, which it is refused for above."""
+    prompts = [[5, 17, 33], [8, 2, 4, 9, 11]]
     params = SamplingParams(max_tokens=8, ignore_eos=True)
     engine = build_engine(with_attention_of_ours(model_type, **fields), EngineConfig(kv_num_blocks=16, kv_block_size=4))
     try:
-        outputs = engine.generate([Request([5, 17, 33], params), Request([8, 2, 4, 9, 11], params)])
+        outputs = engine.generate([Request(prompt, params) for prompt in prompts])
     finally:
         engine.close()
     model = family(model_type, **fields)
-    assert [o.token_ids for o in outputs] == [greedy_reference(model, p, 8) for p in ([5, 17, 33], [8, 2, 4, 9, 11])]
+    assert [output.token_ids for output in outputs] == [greedy_reference(model, prompt, 8) for prompt in prompts]
 
 
 def test_a_past_that_is_no_kv_is_refused_in_every_phase(phase: Phase) -> None:
