@@ -18,6 +18,9 @@ class Intake:
     def __len__(self) -> int:
         return sum(len(state.sequences) for state in list(self._arrived))
 
+    def __contains__(self, state: RequestState) -> bool:
+        return state in list(self._arrived)  # a copy, taken at once: others may put meanwhile
+
     def put(self, states: Seq[RequestState], *, is_patient: bool = False) -> None:  # noqa: ARG002 - all are
         self._arrived.extend(states)
 

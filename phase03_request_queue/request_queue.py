@@ -32,6 +32,10 @@ class RequestQueue:
         with self._lock:
             return sum(len(state.sequences) for state in self._waiting)
 
+    def __contains__(self, state: RequestState) -> bool:
+        with self._lock:
+            return state in self._waiting
+
     def put(self, states: Seq[RequestState], *, is_patient: bool = False) -> None:
         """All or none. is_patient: the caller waits for as long as it takes, so no limit applies.
 

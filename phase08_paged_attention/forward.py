@@ -11,6 +11,7 @@ from phase08_paged_attention.gather_attention import GatherAttention
 from phase08_paged_attention.kernels.cpp_attention import CppAttention
 from phase08_paged_attention.kernels.cpp_library import STORED_AS
 from phase08_paged_attention.kernels.cpp_operations import CppOperations
+from phase08_paged_attention.kernels.flashinfer_attention import HEAD_DIMS, FlashInferAttention
 from phase08_paged_attention.kernels.unavailable import KernelUnavailable
 from phase08_paged_attention.native_forward import NativeForward, why_not_native
 from phase08_paged_attention.operations import Operations, TorchOperations
@@ -19,6 +20,7 @@ from phase08_paged_attention.paged_attention import Paged, install
 from phase08_paged_attention.paged_kv_cache import PagedKVCache
 from shared.config import EngineConfig
 from shared.errors import SetupError
+from shared.kv_sizing import head_dim
 from shared.loading.setup_messages import say
 from shared.one_thread import one_thread
 
@@ -35,25 +37,23 @@ def _triton() -> AttentionKernel:
     return TritonAttention()
 
 
-def _flashinfer() -> AttentionKernel:
-    from phase08_paged_attention.kernels.flashinfer_attention import FlashInferAttention
-
-    return FlashInferAttention()
-
-
 class Candidate(NamedTuple):
-    """make: raises KernelUnavailable. device: type it runs on, None for any. dtypes: of the pool, empty for any."""
+    """make: raises KernelUnavailable. device: type it runs on, None for any. dtypes: of the pool; empty for any.
+
+    head_dims: empty for any.
+    """
 
     make: Callable[[], AttentionKernel]
     device: str | None = None
     dtypes: tuple[torch.dtype, ...] = ()
+    head_dims: tuple[int, ...] = ()
 
 
 KERNELS = {  # the fastest first
     "cpp": Candidate(CppAttention, "cpu", tuple(STORED_AS)),
     "numba": Candidate(_numba, "cpu", (torch.float32, torch.float64, torch.bfloat16)),
     "triton": Candidate(_triton, "cuda", (torch.float32, torch.bfloat16, torch.float16)),
-    "flashinfer": Candidate(_flashinfer, "cuda", (torch.bfloat16, torch.float16)),
+    "flashinfer": Candidate(FlashInferAttention, "cuda", (torch.bfloat16, torch.float16), HEAD_DIMS),
     "torch": Candidate(GatherAttention),
 }
 
@@ -162,4 +162,6 @@ def _made(name: str, model: Any) -> AttentionKernel:
         raise KernelUnavailable(f"{name} is for {candidate.device}, and the model is on {model.device.type}")
     if candidate.dtypes and model.dtype not in candidate.dtypes:
         raise KernelUnavailable(f"{name} does not take {model.dtype}")
+    if candidate.head_dims and (size := head_dim(model.config)) not in candidate.head_dims:
+        raise KernelUnavailable(f"{name} has no head_dim of {size}")
     return candidate.make()

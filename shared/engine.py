@@ -80,6 +80,8 @@ class Intake(Protocol):
     def cancel(self, state: RequestState) -> bool:
         """True if the request was still here; the scheduler never sees it then."""
 
+    def __contains__(self, state: RequestState) -> bool: ...
+
     def __len__(self) -> int:
         """Sequences that wait here."""
 
@@ -249,14 +251,15 @@ class StepEngine:
 
     @contextmanager
     def _one_step(self) -> Iterator[None]:
-        """One at a time. One that breaks leaves its batch half done: everyone is told, and nothing is kept."""
+        """Steps never overlap. If one raises, what the scheduler has is half done, and ends; the intake waits on."""
         with self._stepping:
             self._is_in_step = True
             try:
                 yield
             except BaseException as error:
                 for state in self.requests.states():
-                    self._drop(state, "error", f"{type(error).__name__}: {error}")
+                    if state not in self.intake:
+                        self._drop(state, "error", f"{type(error).__name__}: {error}")
                 raise
             finally:
                 self._is_in_step = False

@@ -106,7 +106,7 @@ class EngineThread:
                 try:
                     self._engine.step()
                 except Exception:
-                    log.exception("a step failed; every request in it was told")
+                    log.exception("a step failed; every request that had begun was told")
                 finally:
                     self._step_began = None
         finally:

@@ -177,6 +177,17 @@ def test_an_engine_that_failed_once_serves_the_next_request(phase: Phase) -> Non
         assert_alive(engine)
 
 
+def test_a_step_that_fails_harms_nobody_who_waits(phase: Phase) -> None:
+    failing = iter([True])
+    with open_engine(phase, max_batch_size=1) as engine:
+        wrap_model_forward(engine, lambda: fail_now() if next(failing, False) else None)
+        first, second = engine.streams([greedy(PA, 4), greedy(PB, 4)])
+        with pytest.raises(EngineError, match="the model broke"):
+            list(first)
+        assert [token for output in second for token in output.token_ids] == T0_OUTPUTS["PB"][:4]
+        assert_clean(engine)
+
+
 def test_a_bad_request_is_refused_before_any_of_the_others_runs(phase: Phase) -> None:
     with open_engine(phase) as engine:
         with pytest.raises(InvalidRequest) as refused:
@@ -318,8 +329,7 @@ def test_a_client_may_abort_itself_and_others_from_its_callback(phase: Phase) ->
                 engine.abort("b")
                 engine.abort("c")
 
-        for name in ("a", "b", "c"):
-            engine.submit(named(name, max_tokens=24), abort_two)
+        engine.submit_all([named(name, max_tokens=24) for name in ("a", "b", "c")], [abort_two] * 3)
         wait_until(lambda: len(ended) == 3, seconds=5)
         assert_alive(engine)
     assert ended == {"a": "length", "b": "abort", "c": "abort"}

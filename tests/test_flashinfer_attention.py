@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from phase08_paged_attention.attention_kernel import AttentionOptions
+from phase08_paged_attention.forward import make_kernel
 from phase08_paged_attention.kernels.flashinfer_attention import FlashInferAttention, block_lists
 from phase08_paged_attention.kernels.unavailable import KernelUnavailable
+from shared.errors import SetupError
 from tests.attention_cases import Case, OffByOne, around_edges, batch_of, largest_error, prepared
 
 
@@ -123,10 +125,21 @@ def test_block_tables_lose_their_padding_and_what_is_not_written_yet() -> None:
     assert (starts.tolist(), blocks.tolist(), last_lens.tolist()) == ([0, 3, 4, 5], [5, 3, 8, 2, 4], [1, 4, 1])
 
 
-def test_a_head_it_has_not_is_refused_with_what_to_take(kernel: FlashInferAttention) -> None:
-    batch, cache, _ = prepared(Case(ROWS, head_dim=80))
-    with pytest.raises(ValueError, match=r'no head_dim of 80: take attention_kernel="triton"'):
-        kernel.prepare(batch, cache)
+@pytest.mark.usefixtures("kernel")
+def test_a_head_it_has_not_goes_to_the_kernel_that_takes_any(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "triton", None)
+    config: Any = SimpleNamespace(head_dim=64, get_text_config=lambda: config)
+    model = SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16, config=config)
+    assert make_kernel(model, "auto").name == "flashinfer"
+    config.head_dim = 80
+    assert make_kernel(model, "auto").name == "torch"
+    assert "flashinfer has no head_dim of 80; attention runs on the torch kernel" in capsys.readouterr().err
+    with pytest.raises(
+        SetupError, match=r'attention_kernel: flashinfer cannot run here: .*no head_dim of 80; use "auto"'
+    ):
+        make_kernel(model, "flashinfer")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

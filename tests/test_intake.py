@@ -28,7 +28,9 @@ def test_a_cancelled_request_is_gone_and_cancelling_again_says_so() -> None:
     intake = Intake()
     cancelled, other = make_state("cancelled"), make_state("other")
     intake.put([cancelled, other])
+    assert cancelled in intake
     assert intake.cancel(cancelled) is True
+    assert cancelled not in intake
     assert intake.cancel(cancelled) is False
     assert intake.expired() == []
     assert intake.drain(9) == [other]

@@ -92,7 +92,9 @@ def test_a_cancelled_request_is_neither_drained_nor_expired() -> None:
     queue = RequestQueue(10, 0.5, clock)
     cancelled, other = make_state("cancelled"), make_state("other")
     queue.put([cancelled, other])
+    assert cancelled in queue
     assert queue.cancel(cancelled)
+    assert cancelled not in queue
     assert not queue.cancel(cancelled)
     cancelled.end("abort")
     assert queue.drain(10) == [other]

@@ -76,10 +76,12 @@ class Soak:
     def line(self, at: float) -> str:
         seen = self.seen
         size = self.memory[-1][1] / MB if self.memory else 0.0
-        gap = self.p99_gap(max(0, int(at // 60) - 1)) * 1e3  # of the last whole minute
+        minute = max(0, int(at // 60) - 1)  # the last whole one
+        gap, pace = self.p99_gap(minute) * 1e3, statistics.median(self.pace[minute]) * 1e3
         return (
             f"{at:5.0f} of {self.seconds:.0f} s: {seen.counts.total()} requests, {seen.num_compared} compared, "
-            f"{len(seen.failures)} wrong, {size:.1f} MB, p99 of the gaps {gap:.1f} ms"
+            f"{len(seen.failures)} wrong, {size:.1f} MB, "
+            f"p99 of the gaps {gap:.1f} ms, always the same loop {pace:.2f} ms"
         )
 
 
