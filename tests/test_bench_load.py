@@ -1,7 +1,9 @@
 """The load tester against servers that are slow, broken or tell little. MET-01, MET-02, MET-03."""
 
+import errno
 import json
 import math
+import os
 import re
 import socket
 import time
@@ -31,7 +33,7 @@ FAST = ["--prompt-len", "3", "--output-len", "4", "--warm-up", "0"]
 UNSENDABLE = ('{"a":NaN}', '{"a":[-Infinity]}', '{"a":1e999}', '{"a":"\\ud800"}', "[" * 100_000, "1" * 5000)
 NO_ADDRESSES = (
     *("http://127.0.0.1:abc", "http://127.0.0.1:99999", "http://127.0.0.1:0", "http://[::1", "http://a\udcff"),
-    *("http://a..b", "http://" + "a" * 70, "http://a\n"),
+    *("http://a..b", "http://" + "a" * 70, "http://a\n", "http://a/v1?key=1", "http://a/#v1"),
 )
 UNDEFINED = ("ttft_p50_s", "ttft_p99_s", "tpot_p50_s", "tpot_p99_s", "itl_p99_s", "chunk_gap_p99_s", "e2e_mean_s")
 
@@ -183,6 +185,8 @@ def stall(handler: Any, _body: Any) -> None:
         *[(say({"usage": usage}), "event of an unknown shape") for usage in ([1], "x", 5, True)],
         *[(say({"choices": choices}), "event of an unknown shape") for choices in ({"a": 1}, "abc", 5, ["a"], [[1]])],
         *[(say({"choices": [{"delta": delta}]}), "event of an unknown shape") for delta in ("a", 5, [1])],
+        (say({"object": "error", "message": "out of memory", "code": 500}), "error in the stream"),
+        *[(say(piece("a", finish_reason=end)), f"ended with {end!r}") for end in ("abort", "error")],
         (lambda handler, _body: handler.reply(503, ""), "HTTP 503"),
     ],
 )
@@ -293,6 +297,24 @@ def test_a_host_without_an_address_is_told_from_a_closed_port(monkeypatch: pytes
     monkeypatch.setattr(socket, "getaddrinfo", knows_nobody)
     got, _ = measured("http://nobody.invalid", Case("x", "x", rate=math.inf), 1)
     assert got["failed: no such host"] == 1
+
+
+def test_who_cannot_connect_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tester's own limits and a wrong scheme are no fault of the server's."""
+    with stub(say(piece("a"), usage(1))) as server:
+        got, _ = measured(server.url.replace("http:", "https:"), Case("x", "x", rate=math.inf), 2)
+        assert got["failed: no TLS connection"] == 2
+
+        class NoneLeft(socket.socket):
+            def __init__(self, family: int = -1, type: int = -1, proto: int = -1, fileno: int | None = None) -> None:
+                if family == socket.AF_INET and fileno is None:
+                    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+                super().__init__(family, type, proto, fileno)
+
+        monkeypatch.setattr(socket, "socket", NoneLeft)
+        got, _ = measured(server.url, Case("x", "x", rate=math.inf), 2)
+        assert got["failed: too many open files"] == 2
+        monkeypatch.undo()
 
 
 # -- what is sent -----------------------------------------------------------------------------------------
@@ -451,8 +473,10 @@ def test_a_key_that_no_header_takes_is_refused_and_not_shown(key: str) -> None:
         (["--api-key-env", "NO_SUCH_VARIABLE_SET"], "NO_SUCH_VARIABLE_SET"),
         (["--extra-body", "[1]"], "--extra-body"),
         *[(["--extra-body", extra], "--extra-body") for extra in UNSENDABLE],
+        *[(["--extra-body", extra], "nothing to time") for extra in ('{"n":2}', '{"stream":false}')],
         *[(["--url", url], "is no address of a server") for url in NO_ADDRESSES],
         (["--model", "a\udcff"], "--model"),
+        (["--clients", "2", "--max-concurrency", "1"], "--max-concurrency"),
         (["--slo-ttft-ms", "inf"], "--slo-ttft-ms"),
         (["--slo-tpot-ms", "1e999"], "--slo-tpot-ms"),
         (["--out", "/proc/no-folder"], "/proc/no-folder"),

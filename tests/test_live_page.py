@@ -186,7 +186,17 @@ def test_with_the_page_off_nothing_of_it_is_there_and_the_key_is_wanted_again() 
         (None, "192.0.2.7", [], False),
         (None, "0.0.0.0", [], False),
         (None, "localhost.evil.example", [], False),
-        (None, "127.0.0.1", [(b"x-forwarded-for", b"192.0.2.7")], False),
+        *[
+            (None, "127.0.0.1", [(name, b"x")], False)
+            for name in (
+                b"x-forwarded-for",
+                b"x-forwarded-host",
+                b"x-forwarded-proto",
+                b"forwarded",
+                b"via",
+                b"x-real-ip",
+            )
+        ],
         (True, "192.0.2.7", [], True),
         (False, "127.0.0.1", [], False),
     ],

@@ -186,7 +186,7 @@ def test_a_field_that_a_client_made_up_comes_back_short(served: Served) -> None:
 
 
 def test_headers_that_never_end_are_cut_off(served: Served) -> None:
-    """uvicorn's h11: 64 KiB for a request's head. Its answer is plain text: there is no request yet."""
+    """uvicorn's h11: 64 KiB for a request's head."""
     with served.connect() as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 70_000)
         assert read_to_end(connection).startswith(b"HTTP/1.1 400")

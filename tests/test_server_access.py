@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -94,7 +95,13 @@ def test_the_app_can_be_called_without_a_socket() -> None:
 
 @pytest.mark.parametrize(
     "limit",
-    [{"max_body_bytes": 0}, {"body_timeout_s": -1}, {"window": 0}, {"api_key": " "}, {"api_key": ""}],
+    [
+        *[{"max_body_bytes": 0}, {"body_timeout_s": -1}, {"window": 0}, {"api_key": " "}, {"api_key": ""}],
+        *[{"max_body_bytes": 1.5}, {"max_sequences": "5"}, {"default_chat_tokens": None}, {"window": math.inf}],
+        *[{"window": True}, {"slo_ttft_s": -1}, {"slo_tpot_s": math.nan}, {"stuck_step_s": "1"}, {"api_key": 5}],
+        *[{"live_page": "off"}, {"allowed_hosts": [5]}],
+    ],
+    ids=str,
 )
 def test_a_limit_that_makes_no_sense_is_refused_by_name(limit: dict[str, Any]) -> None:
     with pytest.raises(InvalidConfig, match=next(iter(limit))):
@@ -122,6 +129,17 @@ def test_a_name_that_no_host_header_can_match_is_refused_at_the_start(name: str)
 
 def test_names_without_ports_are_taken() -> None:
     ServerSettings(allowed_hosts=["models.example.org", "MODELS", "my_host-2.internal.", "10.0.0.1", "*"])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_model_whose_name_is_no_utf_8_is_served_under_one_that_is(stream: bool) -> None:
+    with open_engine(newest_phase(), tokenizer=letter_tokenizer(vocab_size=97)) as engine:
+        client = TestClient(create_app(engine, letter_tokenizer(vocab_size=97), "caf\udce9"))
+        (model,) = client.get("/v1/models").json()["data"]
+        body = {"model": model["id"], "prompt": PA, "max_tokens": 2, "stream": stream}
+        answer = client.post("/v1/completions", json=body)
+        assert (answer.status_code, model["id"]) == (200, "caf?")
+        assert '"finish_reason":"length"' in answer.text
 
 
 def test_the_key_is_not_shown_by_accident() -> None:

@@ -1,5 +1,7 @@
 """What clients do wrong, and what they get for it. HTTP-01 to 03, 08 and 09, CON-01."""
 
+import json
+import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -112,6 +114,48 @@ def test_a_body_that_does_not_say_that_it_is_json_is_refused(served: Served) -> 
     assert "content-type" in assert_error(response, 400)
 
 
+CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
+BAD_CHUNK = CHUNKED + b"zz\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+        b"GET /health HTTP/1.1\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n{}",
+        b"POST /generate HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: a\0b\r\n\r\n",
+        b"POST /generate HTTP/1.1\r\nHost: localhost\r\n" + BAD_CHUNK,
+        b"POST /generate HTTP/1.1\r\nHost: evil.example\r\n" + BAD_CHUNK,
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 70_000,
+        b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n" + CHUNKED + b"0\r\n\r\n",
+    ],
+    ids=[
+        "TLS",
+        "no host",
+        "two hosts",
+        "length",
+        "NUL",
+        "chunk",
+        "a chunk that is refused anyway",
+        "endless head",
+        "two lengths",
+    ],
+)
+def test_what_is_no_http_is_told_so_once_and_in_the_same_shape(
+    served: Served, caplog: pytest.LogCaptureFixture, sent: bytes
+) -> None:
+    with served.connect() as connection:
+        connection.sendall(sent)
+        head, _, body = read_to_end(connection).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400")
+    assert b"content-type: application/json" in head
+    assert json.loads(body)["error"]["code"] == "invalid_http"
+    served.assert_alive()
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR], "no mistake of ours"
+
+
 def test_what_a_client_sent_may_stand_in_the_message(served: Served) -> None:
     body = b'{"prompt": "a", "model": "\\ud800 \\u0000 ' + b"x" * 9000 + b'"}'
     assert len(assert_error(served.http.post(COMPLETIONS, content=body, headers=JSON), 404)) < 600
@@ -119,11 +163,14 @@ def test_what_a_client_sent_may_stand_in_the_message(served: Served) -> None:
 
 def test_http_08_ids_outside_the_vocabulary_do_not_reach_the_model(served: Served) -> None:
     beside = stream_beside(served)
-    for prompt in ([97], [-1], [200_000], [5.5], [True], [[5, 17], [98]], [10**30], ["a", 5], [[5], "a", 7], {}, 5):
+    for prompt in ([97], [-1], [200_000], [5.5], [True], [[5, 17], [98]], [10**30], [[[5]]], [["5"]], {}, 5):
         assert_error(served.post(COMPLETIONS, {"prompt": prompt}), 400, "prompt")
+    for prompt in (["a", 5], [5, "a"], [[5], "a", 7], ["a", [5]], [[5], "a"], [5, [5]], ["a", None]):
+        assert "one kind" in assert_error(served.post(COMPLETIONS, {"prompt": prompt}), 400, "prompt")
     assert_error(served.post(COMPLETIONS, {"prompt": PA, "stop_token_ids": [97]}), 400, "stop_token_ids")
     assert_error(served.post(COMPLETIONS, {"prompt": PA, "logit_bias": {"97": 1}}), 400, "logit_bias")
-    assert_error(served.post(COMPLETIONS, {"prompt": PA, "logit_bias": {"x": 1}}), 400, "logit_bias")
+    for name in ("x", "1_0", " 10", "10.0", "+10", "010", "1e1", "\u0661", "9" * 5000, ""):
+        assert_error(served.post(COMPLETIONS, {"prompt": PA, "logit_bias": {name: 1}}), 400, "logit_bias")
     assert served.post(COMPLETIONS, {"prompt": [96], "max_tokens": 1}).status_code == 200
     wait_until(lambda: bool(beside), 10)
     assert beside[0][:24] == T0_OUTPUTS["PA"]

@@ -21,6 +21,7 @@ from tests.server_helpers import (
     both_kinds,
     open_server,
     parse_events,
+    read_to_end,
     watched_health,
 )
 
@@ -52,6 +53,26 @@ def test_kv_01_a_hang_up_while_decoding_frees_everything(phase: Phase) -> None:
             hang_up_once_running(served, path, LONG | {"stream": stream})
             assert_clean_and_stopped(served, 20 * number)
         served.assert_alive()
+
+
+@either_kind
+@pytest.mark.parametrize(
+    "behind", [b"\r\n", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"], ids=["a line end", "another request"]
+)
+def test_kv_01_a_hang_up_is_seen_whatever_was_sent_behind_the_request(phase: Phase, behind: bytes) -> None:
+    """An old client adds a line end to its body; one that pipelines does not wait for the answer."""
+    with open_server(phase) as served:
+        slow_down(served.engine)
+        connection = served.send_raw("/generate", LONG)
+        wait_until(lambda: served.engine.stats().generated_tokens > 2)
+        connection.sendall(behind)
+        time.sleep(0.1)  # so that it is read before the end is
+        connection.close()
+        assert_clean_and_stopped(served, 50)
+        with served.connect() as connection:
+            request = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n"
+            connection.sendall((request + b"\r\n") * 2 + request + b"Connection: close\r\n\r\n")
+            assert read_to_end(connection).count(b"HTTP/1.1 200") == 3, "they are answered one after the other"
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -230,10 +230,16 @@ def test_a_field_that_is_not_offered_is_refused_by_name(c20: Served, field: str,
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("suffix", None), ("best_of", 1), ("tools", []), ("response_format", {"type": "text"}), ("service_tier", "auto")],
+    [
+        *[("suffix", None), ("best_of", 1), ("tools", []), ("response_format", {"type": "text"})],
+        *[("service_tier", "auto"), ("echo", False), ("return_token_ids", False), ("length_penalty", 1.0)],
+        *[("skip_special_tokens", True), ("include_stop_str_in_output", False), ("early_stopping", False)],
+        *[("add_generation_prompt", True), ("continue_final_message", False)],
+    ],
 )
 def test_a_field_that_asks_for_nothing_is_accepted(c20: Served, field: str, value: Any) -> None:
-    assert c20.post("/v1/completions", {"prompt": "abc", "max_tokens": 1, field: value}).status_code == 200
+    for route, body in (("completions", {"prompt": "abc"}), ("chat/completions", {"messages": user("abc")})):
+        assert c20.post(f"/v1/{route}", body | {"max_tokens": 1, field: value}).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -305,6 +311,12 @@ def test_token_ids_come_back_where_that_is_asked_for(c20: Served) -> None:
     assert (choice["prompt_token_ids"], choice["token_ids"]) == ([10, 11, 12], [13, 14])
     pieces = [event["choices"][0] for event in c20.events("/v1/completions", body)]
     assert [piece["token_ids"] for piece in pieces] == [[13], [14]]
+    body = {"messages": user("abc"), "max_tokens": 2, "return_token_ids": True}
+    (choice,) = c20.post("/v1/chat/completions", body).json()["choices"]
+    assert (choice["prompt_token_ids"], choice["token_ids"]) == ([10, 11, 12], [13, 14])
+    pieces = [event["choices"][0] for event in c20.events("/v1/chat/completions", body)]
+    assert [piece["token_ids"] for piece in pieces] == [[13], [14]]
+    assert [piece.get("prompt_token_ids") for piece in pieces] == [[10, 11, 12], None]
 
 
 def test_a_prompt_may_be_cut_to_its_last_tokens(c20: Served) -> None:

@@ -51,6 +51,12 @@ def test_a_first_token_is_not_held_back_by_the_kernel() -> None:
         assert listener.proto == socket.IPPROTO_TCP
 
 
+@pytest.mark.parametrize("host", ["a..b", "x" * 70, "256.1.1.1", ""])
+def test_a_host_that_is_no_name_is_told_in_a_line(host: str) -> None:
+    with pytest.raises(SetupError, match=r"cannot serve on .*; check --host and --port"):
+        bind(host, 0)
+
+
 def test_of_two_that_bind_a_port_the_second_to_listen_is_told() -> None:
     with open_engine(NEWEST) as engine, bind("127.0.0.1", 0) as first:
         port = first.getsockname()[1]

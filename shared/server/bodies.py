@@ -4,20 +4,31 @@ Types are checked here, strictly (true is no number, "10" no count). What a valu
 all ways into the engine, by `shared.request`. null is the same as leaving a field out.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, Strict, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
 from shared.errors import InvalidRequest
 from shared.request import MAX_N, MAX_TOP_LOGPROBS, SamplingParams
 from shared.server.api_error import ApiError
 
+
+def as_digits(name: Any) -> Any:
+    """The name of a JSON field, which is always text. pydantic would take "1_0", " 10" and "10.0" for 10, too."""
+    if isinstance(name, str) and not re.fullmatch("0|[1-9][0-9]{0,18}", name):
+        raise PydanticCustomError("token_id", "must be a token id, a whole number from 0")
+    return name
+
+
 Count = Annotated[int, Strict()]
 Number = Annotated[float, Strict()]
 Flag = Annotated[bool, Strict()]
 Text = Annotated[str, Strict()]
+TokenId = Annotated[int, BeforeValidator(as_digits)]
 
 TOKEN_IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 ONE_PROMPT = {"oneOf": [{"type": "string", "minLength": 1}, TOKEN_IDS]}
@@ -67,6 +78,13 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {  # not offered, but these values ask 
     "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
+    "echo": (False,),
+    "skip_special_tokens": (True,),
+    "include_stop_str_in_output": (False,),
+    "length_penalty": (1,),
+    "early_stopping": (False,),
+    "continue_final_message": (False,),
+    "add_generation_prompt": (True,),
 }
 LOGPROBS = "alternatives to report per token; 0: the chosen one only"
 SAMPLING_FIELDS = frozenset(f.name for f in fields(SamplingParams))
@@ -91,7 +109,7 @@ class SamplingBody(BaseModel):
     repetition_penalty: Number | None = shown("of tokens seen in prompt or output", exclusiveMinimum=0)
     presence_penalty: Number | None = shown("of tokens generated before", minimum=-2, maximum=2)
     frequency_penalty: Number | None = shown("the same, once per occurrence", minimum=-2, maximum=2)
-    logit_bias: dict[int, Number] | None = shown("token id -> added to its logit, -100 to 100")
+    logit_bias: dict[TokenId, Number] | None = shown("token id -> added to its logit, -100 to 100")
     min_tokens: Count | None = shown("do not end before this many tokens", minimum=0)
     stop: Text | list[Text] | None = shown("the text ends before any of these")
     stop_token_ids: list[Count] | None = shown("ids that end the output")
@@ -149,6 +167,7 @@ class OpenAIBody(SamplingBody):
     model: Text | None = shown("an id from /v1/models; the served model if left out")
     max_completion_tokens: Count | None = shown("the same as max_tokens", minimum=1)
     stream_options: StreamOptions | None = None
+    return_token_ids: Flag | None = shown("token_ids and prompt_token_ids in each choice")
 
     def check_stream_options(self) -> None:
         if self.stream_options is not None and not self.stream:
@@ -167,7 +186,6 @@ class CompletionBody(OpenAIBody):
         default=None, description="the prompt before the completion; with logprobs, the prompt's too"
     )
     logprobs: Count | None = shown(LOGPROBS, minimum=0, maximum=MAX_TOP_LOGPROBS)
-    return_token_ids: Flag | None = shown("token_ids and prompt_token_ids in each choice")
 
 
 class ChatBody(OpenAIBody):

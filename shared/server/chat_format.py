@@ -15,35 +15,40 @@ class ChatFormat:
         self._envelope = Envelope(body, model_name, "chat.completion", "chat.completion.chunk")
         self._texts = texts
         self._has_logprobs = bool(body.logprobs)
+        self._has_token_ids = bool(body.return_token_ids)
 
     @property
     def reads_tokens(self) -> bool:
         return self._has_logprobs
 
     def whole(self, answer: Answer) -> dict[str, Any]:
-        return self._envelope.whole(
-            answer,
-            [
-                self._choice(choice, "message", {"role": "assistant", "content": choice.text}, choice.logprobs)
-                for choice in answer.choices
-            ],
-        )
+        return self._envelope.whole(answer, [self._whole_choice(choice) for choice in answer.choices])
 
     def piece(self, answer: Answer, choice: Choice, output: StepOutput) -> dict[str, Any]:
         delta = {"role": "assistant"} if choice.is_first(output) else {}
         if output.text or delta:
             delta["content"] = output.text
-        return self._envelope.chunk(answer, self._choice(choice, "delta", delta, output.logprobs or []))
+        shown = {"delta": delta} | self._token_ids(choice, output.token_ids, is_first=choice.is_first(output))
+        return self._envelope.chunk(answer, self._choice(choice, shown, output.logprobs or []))
 
     def last_pieces(self, answer: Answer) -> list[dict[str, Any]]:
         return self._envelope.last_chunks(answer)
 
-    def _choice(
-        self, choice: Choice, content_name: str, content: dict[str, str], logprobs: list[TokenLogprobs]
-    ) -> dict[str, Any]:
+    def _whole_choice(self, choice: Choice) -> dict[str, Any]:
+        message = {"role": "assistant", "content": choice.text}
+        shown = {"message": message} | self._token_ids(choice, choice.token_ids, is_first=True)
+        return self._choice(choice, shown, choice.logprobs)
+
+    def _token_ids(self, choice: Choice, token_ids: list[int], *, is_first: bool) -> dict[str, Any]:
+        """Where they are asked for; the prompt's once per choice."""
+        if not self._has_token_ids:
+            return {}
+        return {"token_ids": token_ids} | ({"prompt_token_ids": choice.prompt.token_ids} if is_first else {})
+
+    def _choice(self, choice: Choice, shown: dict[str, Any], logprobs: list[TokenLogprobs]) -> dict[str, Any]:
         return {
             "index": choice.index,
-            content_name: content,
+            **shown,
             "logprobs": chat_logprobs(self._texts, logprobs) if self._has_logprobs else None,
             "finish_reason": choice.finish_reason,
         }

@@ -22,7 +22,7 @@ PAGE_PATHS = ("/", "/page/")  # nor has a browser that opens the page; the page 
 
 
 class Guard:
-    """ASGI middleware: 403 for a wrong Host or Origin, 401 for a wrong key."""
+    """ASGI middleware: 403 for a wrong Host or Origin, 401 for a wrong key, 400 for a body with two lengths."""
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         self._app = app
@@ -41,6 +41,7 @@ class Guard:
 
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
+        _check_has_one_length(headers)
         host = headers.get("host", "").lower()
         own_name = (scope.get("server") or ("", None))[0].lower()
         if host and not self._is_allowed(_name(host), own_name):
@@ -78,6 +79,13 @@ class Guard:
             how = {"WWW-Authenticate": "Bearer"}
             message = "send the server's key as `Authorization: Bearer <key>`"
             raise ApiError(401, message, code="invalid_api_key", headers=how)
+
+
+def _check_has_one_length(headers: Headers) -> None:
+    """A proxy that goes by the other one would take part of the body for another client's request (RFC 9112, 6.1)."""
+    if "content-length" in headers and "transfer-encoding" in headers:
+        message = "a request has Content-Length or Transfer-Encoding, not both"
+        raise ApiError(400, message, code="invalid_http", headers={"Connection": "close"})
 
 
 def _is_from_elsewhere(headers: Headers) -> bool:

@@ -3,12 +3,13 @@
 import asyncio
 
 import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from shared.server.http_connection import HttpConnection
 
 HEADER_TIMEOUT_S = 10.0
 
 
-class HeaderDeadline(H11Protocol):
+class HeaderDeadline(HttpConnection):
     """Closes a connection whose first request, or whose begun next one, has no complete headers in time."""
 
     _deadline: asyncio.TimerHandle | None = None

@@ -9,15 +9,15 @@ from starlette.types import Scope
 from shared.server.api_error import ApiError
 from shared.server.settings import ServerSettings
 
-FORWARDED = ("forwarded", "x-forwarded-for", "via")  # by a proxy on this machine, for somebody who may not be
+FORWARDED = ("forwarded", "via", "x-real-ip")  # by a proxy on this machine, for somebody who may not be
 
 
 def page_is_on(settings: ServerSettings, scope: Scope) -> bool:
     """Unless the settings say, what counts is the address at which this connection arrived."""
     if settings.live_page is not None:
         return settings.live_page
-    headers = Headers(scope=scope)
-    return _is_loopback((scope.get("server") or ("", None))[0]) and not any(name in headers for name in FORWARDED)
+    is_forwarded = any(name in FORWARDED or name.startswith("x-forwarded-") for name in Headers(scope=scope))
+    return _is_loopback((scope.get("server") or ("", None))[0]) and not is_forwarded
 
 
 def check_page_is_on(settings: ServerSettings, http: Request) -> None:

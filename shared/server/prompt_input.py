@@ -57,7 +57,10 @@ def _prompts(prompt: Any) -> list[Any]:
         raise InvalidRequest("prompt", f"must be text, token ids, or a list of either; got {type(prompt).__name__}")
     if not prompt:
         raise InvalidRequest("prompt", "is empty; there must be at least one token to go on from")
-    return prompt if isinstance(prompt[0], str | list) else [prompt]
+    kinds = {type(one) for one in prompt}
+    if kinds & {str, list} and len(kinds) > 1:
+        raise InvalidRequest("prompt", "mixes texts and token ids; send a list of one kind")
+    return prompt if kinds & {str, list} else [prompt]
 
 
 def _encode_one(tokenizer: Any, prompt: Any) -> EncodedPrompt:
@@ -65,8 +68,6 @@ def _encode_one(tokenizer: Any, prompt: Any) -> EncodedPrompt:
         if tokenizer is None:
             raise InvalidRequest("prompt", "this model has no tokenizer; send token ids")
         return EncodedPrompt(encode_text(tokenizer, prompt), prompt)
-    if not isinstance(prompt, list):
-        raise InvalidRequest("prompt", "mixes texts and token ids; send a list of one kind")
     return EncodedPrompt(prompt)
 
 

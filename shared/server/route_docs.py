@@ -82,6 +82,8 @@ class ChatChoice(BaseModel):
     message: ChatMessage
     logprobs: dict[str, Any] | None
     finish_reason: Literal["stop", "length"]
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
 
 
 class ChatAnswer(BaseModel):

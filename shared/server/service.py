@@ -62,7 +62,7 @@ class Service:
     """Owns what requests share: the engine's mailbox, the tokenizer's thread, health, metrics, who is being served."""
 
     def __init__(self, engine: Engine, tokenizer: Any, model_name: str, settings: ServerSettings) -> None:
-        self.model_name = model_name
+        self.model_name = model_name.encode(errors="replace").decode()  # a folder's name need not be UTF-8
         self.settings = settings
         self.tokenizer = TokenizerThread(tokenizer)
         self.texts = TokenTexts(self.tokenizer.tokenizer)
@@ -70,7 +70,7 @@ class Service:
         self._mailbox = Mailbox()
         self.health = Health(engine, self._mailbox, self.tokenizer.run, settings.stuck_step_s)
         self.engine = engine
-        self.live = LiveFeed(engine, title=settings.title, model=model_name)
+        self.live = LiveFeed(engine, title=settings.title, model=self.model_name)
         self._open: set[Generation] = set()
 
     def open(self) -> None:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from shared.errors import InvalidConfig
 
-POSITIVE = ("max_body_bytes", "body_timeout_s", "stuck_step_s", "max_sequences", "default_chat_tokens", "window")
+COUNTS = ("max_body_bytes", "max_sequences", "default_chat_tokens", "window")
+SECONDS = ("body_timeout_s", "stuck_step_s", "slo_ttft_s", "slo_tpot_s")
 HOST_NAME = re.compile(r"[A-Za-z0-9._-]+|\*")
 
 
@@ -44,18 +45,30 @@ class ServerSettings:
 
     def __post_init__(self) -> None:
         self._check_hosts()
-        for name in POSITIVE:
-            if not getattr(self, name) > 0:
-                raise InvalidConfig(f"{name}: must be above 0, got {getattr(self, name)!r}")
-        if self.api_key is not None and not self.api_key.strip():
-            raise InvalidConfig("api_key: is empty; leave it out to serve without a key")
-        if self.api_key is not None and (self.api_key != self.api_key.strip() or not self.api_key.isprintable()):
+        for names, kinds, what in ((COUNTS, int, "a whole number"), (SECONDS, int | float, "a number of seconds")):
+            for name in names:
+                value = getattr(self, name)
+                if isinstance(value, bool) or not isinstance(value, kinds) or not value > 0:
+                    raise InvalidConfig(f"{name}: must be {what} above 0, got {value!r}")
+        if self.live_page not in (True, False, None):
+            raise InvalidConfig(f"live_page: must be true, false or nothing, got {self.live_page!r}")
+        if self.api_key is not None:
+            self._check_key(self.api_key)
+
+    def _check_key(self, key: str) -> None:
+        if not isinstance(key, str) or key != key.strip() or not key.isprintable():
             raise InvalidConfig("api_key: must be printable text without spaces around it, to fit into a header")
+        if not key:
+            raise InvalidConfig("api_key: is empty; leave it out to serve without a key")
 
     def _check_hosts(self) -> None:
         """A name that no Host header can match would lock its clients out without a word."""
         hosts = self.allowed_hosts
-        wrong = [hosts] if isinstance(hosts, str) else [name for name in hosts if not HOST_NAME.fullmatch(name)]
+        wrong = [hosts] if isinstance(hosts, str) else [name for name in hosts if not _is_host_name(name)]
         if wrong:
             how = 'bare names such as models.example.org, without scheme or port, or "*"; addresses need no entry'
             raise InvalidConfig(f"allowed_hosts: must be a list of {how}; got {wrong[0]!r}")
+
+
+def _is_host_name(name: object) -> bool:
+    return isinstance(name, str) and HOST_NAME.fullmatch(name) is not None

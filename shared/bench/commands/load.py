@@ -122,6 +122,8 @@ def _cases(args: argparse.Namespace) -> list:
     if args.compare_loops:
         return comparison(args.compare_loops, args.max_concurrency or 1)
     if args.clients:
+        if args.max_concurrency:
+            raise SetupError("--max-concurrency caps an open loop; with --clients, that many are under way at most")
         return [client_case(number) for number in args.clients]
     return [rate_case(rate, args.max_concurrency) for rate in args.rates or (1.0, 2.0, 4.0, float("inf"))]
 

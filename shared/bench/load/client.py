@@ -1,8 +1,10 @@
 """One streaming request, stamped as its bytes arrive."""
 
 import json
+import os
 import socket
-from collections.abc import Callable
+import ssl
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -15,6 +17,7 @@ Clock = Callable[[], float]  # seconds since the run began
 MOST_TOKENS = 1_000_000  # of one answer; what claims more is no count
 UNKNOWN_SHAPE = "event of an unknown shape"
 TEXT_FIELDS = ("content", "reasoning_content", "reasoning")  # of a chat's delta: thinking is output, too
+BAD_ENDS = ("error", "abort", "timeout")  # finish reasons of answers that are not whole
 
 
 class BadAnswer(Exception):
@@ -48,7 +51,7 @@ async def observe(client: httpx.AsyncClient, target: Target, ask: Ask, seen: Obs
     except BadAnswer as error:
         seen.failure = str(error)
     except httpx.ConnectError as error:
-        seen.failure = "no such host" if _is_unknown_host(error) else "connection refused"
+        seen.failure = _why_not_connected(error)
     except httpx.HTTPError as error:
         seen.failure = f"connection broken ({type(error).__name__})"
     seen.ended = clock()
@@ -86,7 +89,7 @@ class _EventReader:
             raise BadAnswer("event is not JSON") from None
         if not isinstance(event, dict):
             raise BadAnswer("event is not an object")
-        if event.get("error"):
+        if event.get("error") or event.get("object") == "error":
             raise BadAnswer("error in the stream")
         usage = _count(_object(event.get("usage")).get("completion_tokens"))
         choices = event.get("choices") or []
@@ -104,7 +107,9 @@ class _EventReader:
         if text or num_tokens:
             self._seen.pieces.append(Piece(now, num_tokens))
             self._has_running_usage = self._has_running_usage and usage is not None
-        self.has_finish_reason = self.has_finish_reason or choice.get("finish_reason") is not None
+        if (reason := choice.get("finish_reason")) in BAD_ENDS:
+            raise BadAnswer(f"ended with {reason!r}")
+        self.has_finish_reason = self.has_finish_reason or reason is not None
 
     def _num_tokens(self, choice: dict[str, Any], usage: int | None) -> int | None:
         """What this event brought, where that can be told."""
@@ -128,8 +133,21 @@ def _count(value: Any) -> int | None:
     return value if is_count else None
 
 
-def _is_unknown_host(error: BaseException | None) -> bool:
-    """Somewhere among its causes."""
-    while error is not None and not isinstance(error, socket.gaierror):
-        error = error.__cause__ or error.__context__
-    return error is not None
+def _why_not_connected(error: BaseException) -> str:
+    """What is at the root: this machine may be the one that cannot connect."""
+    for cause in _causes(error):
+        if isinstance(cause, socket.gaierror):
+            return "no such host"
+        if isinstance(cause, ssl.SSLError):
+            return "no TLS connection"
+        if isinstance(cause, OSError) and cause.errno is not None:
+            return os.strerror(cause.errno).lower()
+    return "no connection"
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, what it came from, and so on; of several at once (a host with several addresses), the first."""
+    while error is not None:
+        yield error
+        group = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+        error = group[0] if group else error.__cause__ or error.__context__

@@ -13,6 +13,7 @@ from shared.errors import SetupError
 
 Api = Literal["completions", "chat"]
 PATHS: Mapping[str, str] = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
+ONE_STREAM: Mapping[str, Any] = {"stream": True, "n": 1}
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -49,6 +50,7 @@ class Target:
             raise SetupError("--api-key-env: the key must be visible ASCII without spaces around it, to fit a header")
         _check_sendable("--model", self.model)
         _check_sendable("--extra-body", dict(self.extra))
+        _check_is_measurable(self.extra)
 
     @property
     def base(self) -> str:
@@ -100,11 +102,19 @@ def parse_extra(text: str) -> dict[str, Any]:
     return extra
 
 
+def _check_is_measurable(extra: Mapping[str, Any]) -> None:
+    """Times are those of one streamed completion."""
+    for name, value in ONE_STREAM.items():
+        if name in extra and extra[name] != value:
+            raise SetupError(f"--extra-body: {name} has to stay {json.dumps(value)}, or there is nothing to time")
+
+
 def _checked_parts(url: str) -> SplitResult:
     """Checked by all who will read it: the port's range, the host's name as DNS takes it, and what the client takes."""
     try:
         parts = urlsplit(url)
         is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        is_address = is_address and not (parts.query or parts.fragment)  # a path could not follow
         (parts.hostname or "").encode("idna")
         httpx.URL(url)
     except (ValueError, httpx.InvalidURL):
