@@ -67,10 +67,21 @@ class ModelRunner:
     def _try_out(self) -> None:
         """One token through model and kernel: what one of them asks for and cannot have is refused now, by name."""
         device = self.cache.key.device
-        zero, one = torch.zeros(1, dtype=torch.long, device=device), torch.ones(1, dtype=torch.long, device=device)
-        start = torch.tensor([0, 1], device=device)
+        zero, zero_one = torch.tensor([0], device=device), torch.tensor([0, 1], device=device)
+        one_token = PackedBatch(
+            token_ids=zero,
+            positions=zero,
+            slots=zero,
+            rows=zero,
+            row_starts=zero_one,
+            context_lens=zero_one[1:],
+            block_tables=zero[None],
+            logit_index=zero,
+            num_logits=[1],
+            longest_row=1,
+        )
         with one_thread():
-            self._forward(PackedBatch(zero, zero, zero, zero, start, one, zero[None], zero, [1], 1))
+            self._forward(one_token)
 
     def _forward(self, batch: PackedBatch) -> torch.Tensor:
         return self.forward(batch, self.cache)  # [K, V]

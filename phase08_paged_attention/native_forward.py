@@ -24,6 +24,7 @@ from shared.kv_sizing import head_dim
 
 FAMILIES = ("llama", "qwen2", "qwen3")  # model_type of the config
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # frequencies that do not change with the length
+KNOWN_PARTS = ("torch.nn.modules.", "transformers.models.", "transformers.activations")  # where their classes are
 
 
 @dataclass(slots=True)
@@ -115,6 +116,8 @@ def why_not_native(model: Any) -> str | None:
     config = model.config
     if config.model_type not in FAMILIES:
         return f"the native forward is written for {', '.join(FAMILIES)}, not for {config.model_type}"
+    if (part := _altered_part(model)) is not None:
+        return f"the native forward does not know what {part} computes: it is no part of Hugging Face's, or was changed"
     if (rope := _rope_type(model)) not in ROPE_TYPES:
         return f"the native forward has no {rope} RoPE (it has {', '.join(ROPE_TYPES)})"
     if config.hidden_act != "silu":
@@ -124,6 +127,15 @@ def why_not_native(model: Any) -> str | None:
         return "the native forward has no biases in the MLP"
     if getattr(config, "use_sliding_window", False) and not hasattr(layer.self_attn, "sliding_window"):
         return "this version of transformers does not say which layers have a sliding window"
+    return None
+
+
+def _altered_part(model: Any) -> str | None:
+    """The first part that is more than its weights: one with an adapter, quantized, hooked, or with another forward."""
+    for name, part in model.named_modules():
+        is_known = type(part).__module__.startswith(KNOWN_PARTS) and "forward" not in vars(part)
+        if not is_known or part._forward_hooks or part._forward_pre_hooks:
+            return name or type(part).__name__
     return None
 
 

@@ -50,7 +50,7 @@ def _text_or_error(seq: Sequence, token_id: int) -> tuple[str, str | None]:
         text = _visible_text(seq, token_id)
         if reason := _finish_reason(seq, token_id):
             text += seq.text_stream.finish()
-            seq.finish(reason)
+            seq.finish("stop" if seq.text_stream.stopped else reason)
         return text, None
     except Exception:  # whatever a tokenizer raises
         log.exception("token %d of %s cannot be read", token_id, seq.name)

@@ -7,7 +7,7 @@ from collections.abc import Container
 from typing import Any
 
 from shared.config import EngineConfig
-from shared.errors import InvalidRequest
+from shared.errors import InvalidRequest, SetupError
 from shared.output import RequestMetrics
 from shared.request import Request
 from shared.request_state import RequestState
@@ -122,8 +122,17 @@ def eos_token_ids(model: Any) -> frozenset[int]:
     for config in (getattr(model, "generation_config", None), model.config.get_text_config()):
         ids = getattr(config, "eos_token_id", None)
         if ids is not None:
-            return frozenset([ids] if isinstance(ids, int) else ids)
+            return _checked_eos(ids)
     return frozenset()
+
+
+def _checked_eos(ids: Any) -> frozenset[int]:
+    """Raises SetupError for what no output could ever end with, such as an id in quotes."""
+    ids = ids.tolist() if hasattr(ids, "tolist") else ids
+    listed = ids if isinstance(ids, list | tuple | set) else [ids]
+    if any(type(token_id) is not int for token_id in listed):
+        raise SetupError(f"eos_token_id: {ids!r} is no token id and no list of them; mend the model's config files")
+    return frozenset(listed)
 
 
 def model_max_len(model: Any) -> int | None:

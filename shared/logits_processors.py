@@ -81,10 +81,11 @@ def _penalize_repetition(logits: torch.Tensor, seqs: Seq[Sequence], rows: list[i
         if (penalty := seqs[row].params.repetition_penalty) != 1.0:
             token_ids = set(seqs[row].token_ids)
             seen.add(row, token_ids, [penalty] * len(token_ids))
-    index, penalties = seen.index_in(logits), seen.values_for(logits)
+    index = seen.index_in(logits)
+    penalties = seen.values_for(logits).clamp_(min=torch.finfo(logits.dtype).tiny)  # [N]; by 0, -inf would become NaN
     old = logits[index]  # [N]
     new = torch.where(old < 0, old * penalties, old / penalties)  # [N]
-    logits[index] = new.nan_to_num(neginf=-torch.inf).clamp_(max=HIGHEST_LOGIT)
+    logits[index] = new.clamp_(max=HIGHEST_LOGIT)
 
 
 def _penalize_presence_and_frequency(logits: torch.Tensor, seqs: Seq[Sequence], rows: list[int]) -> None:

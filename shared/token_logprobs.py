@@ -10,7 +10,6 @@ from collections.abc import Sequence as Seq
 import torch
 
 from shared.output import TokenLogprobs
-from shared.request import MAX_TOP_LOGPROBS
 
 LEAST_LOGPROB = -9999.0  # OpenAI's number for "very unlikely"
 MAX_ROWS = 64  # of [R, V] that are held in fp32 at a time
@@ -20,15 +19,15 @@ def token_logprobs(logits: torch.Tensor, token_ids: Seq[int], num_top: Seq[int])
     """What the raw `logits` [R, V] say of the R tokens that were taken, with `num_top` alternatives for each.
 
     num_top: at most MAX_TOP_LOGPROBS; of equals, the lower id comes first.
-    An impossible alternative (-inf) is left out; a taken token that was impossible gets LEAST_LOGPROB.
+    An impossible alternative (-inf) is left out; a taken token that was impossible gets LEAST_LOGPROB, and so does one
+    whose logits are no numbers.
     """
     dtype = torch.promote_types(logits.dtype, torch.float32)
     logprobs = torch.log_softmax(logits.to(dtype), dim=-1)  # [R, V]
     taken_ids = torch.tensor(token_ids, device=logits.device).unsqueeze(-1)  # [R, 1]
-    taken = logprobs.gather(-1, taken_ids).clamp_(min=LEAST_LOGPROB).squeeze(-1)  # [R]
-    num_candidates = min(MAX_TOP_LOGPROBS if any(num_top) else 0, logits.shape[-1])  # K
-    best = logprobs.topk(num_candidates)  # [R, K]; K is fixed, for it decides which of equals are taken
-    columns = zip(token_ids, taken.tolist(), best.indices.tolist(), best.values.tolist(), num_top)
+    taken = logprobs.gather(-1, taken_ids).nan_to_num(nan=LEAST_LOGPROB).clamp_(min=LEAST_LOGPROB).squeeze(-1)  # [R]
+    values, indices = _highest(logprobs, min(max(num_top, default=0), logits.shape[-1]))  # [R, K] each
+    columns = zip(token_ids, taken.tolist(), indices.tolist(), values.tolist(), num_top)
     return [TokenLogprobs(token_id, logprob, _top(ids, values, num)) for token_id, logprob, ids, values, num in columns]
 
 
@@ -42,6 +41,19 @@ def prompt_logprobs(logits: torch.Tensor, token_ids: Seq[int], num_top: int) -> 
         taken = token_ids[start + 1 : start + 1 + MAX_ROWS]
         result += token_logprobs(logits[start : start + len(taken)], taken, [num_top] * len(taken))
     return result
+
+
+def _highest(logprobs: torch.Tensor, num: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The `num` highest of each row, [R, K], and their token ids.
+
+    Of more equals at the edge than there is room for `topk` takes any; where that happens, a stable sort takes the
+    lowest ids.
+    """
+    values, token_ids = logprobs.topk(num)
+    if num and (crowded := (logprobs >= values[:, -1:]).sum(-1) > num).any():  # [R]
+        ranked = logprobs[crowded].sort(dim=-1, descending=True, stable=True)
+        values[crowded], token_ids[crowded] = ranked.values[:, :num], ranked.indices[:, :num]
+    return values, token_ids
 
 
 def _top(token_ids: list[int], logprobs: list[float], num_top: int) -> dict[int, float]:

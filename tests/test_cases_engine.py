@@ -18,7 +18,8 @@ import torch
 from nbclient import NotebookClient
 from transformers import LlamaForCausalLM
 
-from shared.errors import InvalidRequest
+from shared.config import EngineConfig
+from shared.errors import InvalidRequest, SetupError
 from shared.model_loader import load_model
 from shared.prompt_encoding import encode_chat, encode_text
 from shared.reference import greedy_reference, top2_margins
@@ -404,6 +405,14 @@ def test_lod_01_every_eos_of_the_list_counts(phase: Phase, tmp_path: Path) -> No
     with open_engine(phase, load_saved(tmp_path)) as engine:
         output = engine.generate([greedy(PA, 24, ignore_eos=False)])[0]
     assert (output.token_ids, output.finish_reason) == (GREEDY_PA, "length")
+
+
+@pytest.mark.parametrize("eos", ["28", [28, "2"], [[28]], True, 28.0])
+def test_lod_01_an_eos_that_is_no_id_is_refused_and_not_overrun(phase: Phase, eos: Any) -> None:
+    model = tiny_llama()
+    model.generation_config.eos_token_id = eos
+    with pytest.raises(SetupError, match=r"eos_token_id: .* is no token id"):
+        phase.build_engine()(model, EngineConfig(kv_num_blocks=8))
 
 
 @pytest.mark.parametrize("head_in_file", [False, True])

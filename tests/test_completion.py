@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
 
 from shared.completion import accept_tokens
 from shared.output import TokenLogprobs
@@ -25,6 +27,13 @@ def text_sequence(max_tokens: int = 100, eos: frozenset[int] = frozenset(), **pa
     seq.eos_token_ids = eos
     seq.text_stream = TextStream(letter_tokenizer(), sampling.stop)
     return seq
+
+
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """Token 1 is the first byte of a character of three."""
+    tokenizer = Tokenizer(models.BPE({"a": 0, "<0xE3>": 1}, [], byte_fallback=True))
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
 def test_tokens_after_the_end_are_dropped() -> None:
@@ -58,6 +67,14 @@ def test_a_stop_string_across_tokens_ends_the_text_before_it() -> None:
     assert (first.text, first.finish_reason) == ("c", None)
     second = accept_tokens(seq, tokens(14, 15))
     assert (second.text, second.finish_reason, second.token_ids) == ("", "stop", [14])
+
+
+def test_a_stop_string_that_is_complete_only_with_what_was_held_back_is_a_stop() -> None:
+    """A character that stays incomplete is read as U+FFFD, and not before the end."""
+    seq = text_sequence(1, stop=["\ufffd"])
+    seq.text_stream = TextStream(byte_tokenizer(), ["\ufffd"])
+    output = accept_tokens(seq, tokens(1))
+    assert (output.text, output.finish_reason) == ("", "stop")
 
 
 def test_what_was_held_back_comes_out_with_the_last_token() -> None:

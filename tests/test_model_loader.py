@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from shared.errors import SetupError
 from shared.loading import torch_choice
@@ -184,6 +186,26 @@ def test_a_tokenizer_comes_with_the_model_unless_it_is_not_wanted(tmp_path: Path
     assert tokenizer is not None
     assert tokenizer("abc").input_ids == [10, 11, 12]
     assert load_model(str(folder), load_tokenizer=False).tokenizer is None
+
+
+@pytest.mark.parametrize("tokenizer_class", ["LlamaTokenizerFast", "CodeLlamaTokenizer", "GemmaTokenizer"])
+def test_byte_level_tokens_are_read_as_such_whatever_class_is_named(tmp_path: Path, tokenizer_class: str) -> None:
+    """Classes that know another kind of tokenizer make one of the vocabulary, and spaces are lost."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokens = ["<s>", "</s>", *alphabet, "\u0120t"]
+    backend = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, [("\u0120", "t")]))
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>")
+    tokenizer.chat_template = "{{ messages[0]['content'] }}"
+    folder = saved(tmp_path, tiny_llama(vocab_size=len(tokens)))
+    tokenizer.save_pretrained(folder)
+    edit_json(folder / "tokenizer_config.json", tokenizer_class=tokenizer_class)
+    loaded: Any = load_model(str(folder)).tokenizer
+    text = " the cat\n  sat, 日本"
+    ids = loaded(text, add_special_tokens=False).input_ids
+    assert ids == backend.encode(text, add_special_tokens=False).ids
+    assert loaded.backend_tokenizer.decode(ids) == text
+    assert (loaded.eos_token_id, loaded.chat_template) == (1, tokenizer.chat_template)
 
 
 def test_torch_and_transformers_are_not_imported_before_they_are_needed() -> None:

@@ -1,5 +1,6 @@
 """The hand-written forward against Hugging Face's: logits, families, RoPE kinds, and what it refuses."""
 
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from typing import Any
 
@@ -156,6 +157,41 @@ def test_other_families_run_on_hugging_faces_forward_and_say_why(family: str) ->
         make_forward(FAMILIES[family](), EngineConfig(forward="native"))
 
 
+class Adapted(torch.nn.Linear):
+    """A linear layer with more to it than its weight, as LoRA's and quantized ones have."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(x)
+
+
+def with_an_adapter(model: Any) -> str:
+    model.model.layers[1].mlp.up_proj.__class__ = Adapted
+    return "model.layers.1.mlp.up_proj"
+
+
+def with_a_hook(model: Any) -> str:
+    model.model.norm.register_forward_pre_hook(lambda _, args: (args[0] + 1,))
+    return "model.norm"
+
+
+def with_another_forward(model: Any) -> str:
+    mlp, forward = model.model.layers[0].mlp, model.model.layers[0].mlp.forward
+    mlp.forward = lambda x: 2 * forward(x)
+    return "model.layers.0.mlp"
+
+
+@pytest.mark.parametrize("alter", [with_an_adapter, with_a_hook, with_another_forward])
+def test_a_model_that_was_altered_runs_on_hugging_faces_forward_as_it_is_now(alter: Callable[[Any], str]) -> None:
+    """Its weights alone would give the tokens of the model that it was."""
+    models = [tiny_llama() for _ in range(3)]
+    part, *_ = map(alter, models)
+    forward = make_forward(models[0], EngineConfig())
+    assert forward.implementation["forward"] == "hf"
+    torch.testing.assert_close(Pages(models[0], Q[:20]).logits(forward, [20]), hf_logits(models[1], Q[:20]))
+    with pytest.raises(SetupError, match=f'does not know what {part} computes.*use "hf"'):
+        make_forward(models[2], EngineConfig(forward="native"))
+
+
 def test_a_rope_whose_frequencies_change_with_the_length_is_refused_by_name() -> None:
     model = with_rope("llama", {"rope_type": "dynamic", "factor": 2.0})
     assert why_not_native(model) == "the native forward has no dynamic RoPE (it has default, linear, llama3, yarn)"
@@ -189,6 +225,28 @@ def test_the_small_operations_are_those_in_plain_pytorch() -> None:
     torch.testing.assert_close(cpp.rms_norm(x, weight, 1e-6), plain.rms_norm(x, weight, 1e-6))
     wide = torch.randn(33, 2 * 50) * 20
     torch.testing.assert_close(cpp.silu_multiply(wide), plain.silu_multiply(wide), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1.0, 30.0, 1e3, 1e6])
+def test_silu_is_that_of_plain_pytorch_as_far_as_floats_go(scale: float) -> None:
+    """e^-x of a gate below -89 is more than a float holds."""
+    gate = torch.cat([torch.linspace(-200, 200, 4001) * scale, torch.tensor([torch.nan, torch.inf])])
+    gate_up = torch.cat([gate, torch.linspace(-3, 3, len(gate))])[None]
+    expected = TorchOperations(torch.float32).silu_multiply(gate_up)
+    torch.testing.assert_close(CppOperations().silu_multiply(gate_up), expected, atol=1e-30, rtol=1e-5, equal_nan=True)
+
+
+def test_gates_far_below_zero_close() -> None:
+    def with_large_gates() -> Any:
+        model = tiny_llama().float()
+        for layer in model.model.layers:
+            layer.mlp.gate_proj.weight.data *= 100  # what they give reaches -1000
+        return model
+
+    expected = hf_logits(with_large_gates(), Q[:40])
+    model = with_large_gates()
+    actual = Pages(model, Q[:40]).logits(make_forward(model, EngineConfig(forward="native")), [30, 1, 9])
+    torch.testing.assert_close(actual, expected, atol=1e-4 * float(expected.abs().max()), rtol=0)
 
 
 @pytest.mark.parametrize("has_norms", [False, True])

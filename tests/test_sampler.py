@@ -203,13 +203,31 @@ def test_a_row_of_a_large_vocabulary_does_not_depend_on_the_other_rows():
         assert together == [Sampler().sample(logits[i : i + 1], [seq])[0] for i, seq in enumerate(seqs)]
 
 
-def test_a_row_of_nan_does_not_take_the_batch_down():
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(
+    ("where", "logit", "name"),
+    [
+        (slice(None), torch.nan, "NaN"),
+        (7, torch.nan, "NaN"),
+        (7, torch.inf, "infinite"),
+        (slice(None), -torch.inf, "infinite"),
+    ],
+)
+def test_a_row_without_a_highest_number_does_not_take_the_batch_down(where, logit, name, temperature):
     logits = random_logits(2)
-    healthy = Sampler().sample(logits, [make_seq(temperature=1.0, seed=i) for i in range(2)])[1]
-    logits[0] = torch.nan
-    broken, other = Sampler().sample(logits, [make_seq(temperature=1.0, seed=i) for i in range(2)])
-    assert broken.error == "the model's logits are NaN"
+    seqs = [make_seq(temperature=temperature, seed=i, logprobs=2) for i in range(2)]
+    healthy = Sampler().sample(logits, seqs)[1]
+    logits[0, where] = logit
+    broken, other = Sampler().sample(logits, seqs)
+    assert broken.error == f"the model's logits are {name}"
     assert other == healthy
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_impossible_tokens_and_a_sum_that_overflows_are_no_errors(dtype):
+    logits = torch.full((2, VOCAB), 3e4, dtype=dtype)
+    logits[1, 1:] = -torch.inf
+    assert [token.error for token in Sampler().sample(logits, [make_seq(), make_seq()])] == [None, None]
 
 
 def test_logprobs_are_of_the_raw_logits_and_only_for_rows_that_ask():

@@ -1,5 +1,6 @@
 """The distribution that tokens are drawn from, against transformers' own processors and warpers."""
 
+import itertools
 import math
 
 import pytest
@@ -120,10 +121,12 @@ def test_tokens_that_tie_at_the_edge_of_a_filter_stay_together():
 
 def test_a_penalty_that_overflows_makes_no_nan():
     logits = torch.full((1, VOCAB), -1.0)
-    logits[0, PA] = torch.tensor([3.0, 0.0, -2.0, 5.0, -torch.inf, 1.0, 1.0, 1.0])
-    for penalty in (1e-320, 1e-40, 1e40, 1e300):
+    positive = torch.tensor([3.0, 0.0, -2.0, 5.0, -torch.inf, 1.0, 1.0, 1.0])
+    for penalty, seen in itertools.product((1e-320, 1e-40, 1e40, 1e300), (positive, -positive.abs())):
+        logits[0, PA] = seen
         result = our_probabilities(logits, [make_seq(repetition_penalty=penalty, temperature=1e-5)])
         assert result.isfinite().all()
+        assert result[0, PA[4]] == 0, "what is impossible stays so"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -26,6 +26,23 @@ def test_of_equal_alternatives_the_lower_id_comes_first_however_many_are_asked_f
         assert list(entry.top) == [3, 6, 9, 0, 1][:num_top]
 
 
+@pytest.mark.parametrize("num_top", [1, 5, 20])
+def test_of_more_equals_than_are_asked_for_the_lowest_ids_are_reported(num_top):
+    logits = torch.zeros(3, VOCAB)
+    logits[1:, 40] = 1.0
+    logits[2, :50] = -torch.inf
+    entries = token_logprobs(logits, [3, 3, 3], [num_top] * 3)
+    expected = [range(VOCAB), [40, *(i for i in range(VOCAB) if i != 40)], [*range(50, VOCAB)]]
+    assert [list(entry.top) for entry in entries] == [list(ids)[:num_top] for ids in expected]
+
+
+def test_smp_06_logits_that_are_no_numbers_leave_the_logprobs_finite():
+    logits = torch.zeros(4, 6)
+    logits[0, 2], logits[1, 3], logits[2], logits[3] = torch.inf, torch.inf, torch.nan, -torch.inf
+    for entry in token_logprobs(logits, [2] * 4, [6] * 4):
+        assert all(map(math.isfinite, [entry.logprob, *entry.top.values()]))
+
+
 def test_pfx_05_prompt_logprobs_have_none_for_the_first_token():
     expected = [-8.72634, -4.04783, -4.79558, -2.57545, -8.58013, -5.72428, -6.05516, -0.60923]
     token_ids = [*PA, GREEDY_PA[0]]

@@ -1,8 +1,8 @@
 """The native forward's arithmetic on a CPU, in C++ (`cpp/`): weights in fp32 or bf16, everything else in fp32.
 
-Weights are packed into panels that are read once per step for up to 12 tokens, with the next panel on its way from
-memory meanwhile. A step of 8 tokens then costs hardly more than one of 1 (`python -m shared.bench step-time`), and bf16
-halves what has to be read.
+Weights are packed into panels that are read once for up to 12 tokens (6 without AVX-512), with the next panel on its
+way from memory meanwhile. A step of 8 tokens then costs hardly more than one of 1 (`python -m shared.bench step-time`),
+and bf16 halves what has to be read.
 Letters: T tokens of the step, K inputs, N outputs, W outputs of a panel, Hq query heads, H KV heads, D head_dim.
 """
 

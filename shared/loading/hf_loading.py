@@ -4,6 +4,7 @@ What differs between transformers' versions, and how it is kept quiet, is known 
 Never runs a checkpoint's own Python code, never unpickles.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,14 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 from transformers.utils import logging as transformers_logging
 
 from shared.errors import SetupError
@@ -44,7 +52,29 @@ def load_hf_model(folder: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, li
 def load_hf_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     """Raises SetupError if there is none, or its files are broken."""
     with quiet(), explained(folder, "tokenizer"):
-        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        if _is_of_another_kind(tokenizer, folder / "tokenizer.json"):
+            return PreTrainedTokenizerFast.from_pretrained(folder, trust_remote_code=False)
+        return tokenizer
+
+
+def _is_of_another_kind(tokenizer: Any, path: Path) -> bool:
+    """Whether it reads ids in another way than its own tokenizer.json says.
+
+    Some classes of transformers 5 take nothing but the vocabulary from that file: DeepSeek's byte-level tokens, in a
+    folder that names Llama's class, lost their spaces.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None or not path.exists():
+        return False
+    written = json.loads(path.read_text(encoding="utf-8")).get("decoder")
+    made = backend.decoder and json.loads(backend.decoder.__getstate__())
+    return _kinds(written) != _kinds(made)
+
+
+def _kinds(decoder: dict[str, Any] | None) -> list[str]:
+    """Of the steps of a tokenizer's decoder, in order."""
+    return [step["type"] for step in (decoder.get("decoders", [decoder]) if decoder else [])]
 
 
 def load_gguf_with_transformers(source: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

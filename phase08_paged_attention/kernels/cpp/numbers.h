@@ -30,8 +30,9 @@ static inline void store(bf16* to, float x) {  // to nearest, ties to even
 }
 
 // e^x = 2^n e^r with |r| <= ln(2) / 2, and a short Taylor series for e^r: loops over it become vector code.
+// n stays within what a float has an exponent for: -126, and 128, which is infinity.
 static inline float exponential(float x) {
-  x = std::max(x, -87.0f);
+  x = std::min(std::max(x, -87.0f), 89.0f);
   const float n = std::nearbyint(x * 1.44269504f);
   const float r = x - n * 0.693359375f + n * 2.12194440e-4f;  // ln(2) in two parts
   const float series = 1 + r * (1 + r / 2 * (1 + r / 3 * (1 + r / 4 * (1 + r / 5 * (1 + r / 6 * (1 + r / 7))))));
