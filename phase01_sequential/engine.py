@@ -36,7 +36,7 @@ def build_engine(
     model: Any,
     config: EngineConfig,
     tokenizer: Any = None,
-    draft_model: Any = None,  # noqa: ARG001 - phase 12
+    draft_model: Any = None,  # noqa: ARG001 - for phase 12
 ) -> "SequentialEngine":
     """The whole of phase 1: a model, a sampler, and a lock around the two."""
     config = resolve_for_model(config, model)
@@ -52,7 +52,7 @@ class SequentialEngine:
             try:
                 for seq in state.sequences:
                     self._generate(seq, state)
-            except Exception as error:
+            except BaseException as error:  # SystemExit, too: whatever it was, somebody waits to be told
                 self.requests.end(state, "error", f"{type(error).__name__}: {error}")
             if not state.is_finished:
                 self.requests.end(state, "abort")

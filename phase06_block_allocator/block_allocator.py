@@ -69,10 +69,14 @@ class BlockAllocator:
         """Drop the sequence's references; returns how many blocks became free. Unknown names hold nothing."""
         before = self.num_free_blocks
         for block in reversed(self.block_tables.pop(name, [])):
-            self.ref_counts[block] -= 1
-            if self.ref_counts[block] == 0:
-                self.free_blocks.append(block)
+            self._drop(block)
         return self.num_free_blocks - before
+
+    def shrink(self, name: str, num_tokens: int) -> None:
+        """Take back the sequence's blocks past its first `num_tokens` tokens (phase 12: wrong guesses had them)."""
+        table = self.block_tables[name]
+        while len(table) > self.num_blocks_for(num_tokens):
+            self._drop(table.pop())
 
     def counts(self) -> dict[str, int]:
         """Blocks by what they are doing, under the names of `SchedulerStats`."""
@@ -106,3 +110,11 @@ class BlockAllocator:
         block = self.free_blocks.pop()
         self.ref_counts[block] = 1
         return block
+
+    def _drop(self, block: int) -> None:
+        self.ref_counts[block] -= 1
+        if self.ref_counts[block] == 0:
+            self._put_back(block)
+
+    def _put_back(self, block: int) -> None:
+        self.free_blocks.append(block)

@@ -1,6 +1,6 @@
 """Who runs in the next step, now that memory is counted: a sequence is admitted if its whole future fits.
 
-    pool    [ promised to the running: prompt + max_tokens each ........ | room for the next? ]
+    pool    [ promised to the running: prompt + max_tokens - 1 each .... | room for the next? ]
 
 Blocks are handed out as a sequence grows, but nobody can be asked to give any back before phase 9. So what
 is admitted must be able to finish: the worst case is promised at admission. Torch-free.

@@ -111,9 +111,7 @@ class PrefixCachingAllocator(BlockAllocator):
         """Drop the sequence's references. The tail goes first, so that it is evicted before what it hangs on."""
         before = self.num_free_blocks
         for block in reversed(self.block_tables.pop(name, [])):
-            self.ref_counts[block] -= 1
-            if self.ref_counts[block] == 0:
-                self._keep_or_free(block)
+            self._drop(block)
         for key in self.chains.pop(name, []):
             if self.coming.get(key) == name:
                 del self.coming[key]
@@ -173,11 +171,11 @@ class PrefixCachingAllocator(BlockAllocator):
             if (key := self.key_of.pop(block, None)) is not None:
                 del self.block_of[key]
 
-    def _keep_or_free(self, block: int) -> None:
+    def _put_back(self, block: int) -> None:
         if block in self.key_of:
             self.cached[block] = None
         else:
-            self.free_blocks.append(block)
+            super()._put_back(block)
 
 
 class NoPrefixCache(BlockAllocator):

@@ -54,7 +54,7 @@ class Scheduler:
         return max(0, self.max_batch_size - len(self.running) - len(self.swapped) - len(self.waiting))
 
     def plan(self) -> StepPlan:
-        """Decodes run, if need be at the newest's cost; prompts share what is left of the budget and of memory."""
+        """Decodes run, if need be at the newest's cost; prompts share what is left, then guesses do."""
         self.has_preempted = False
         self._resume_swapped()
         plan = StepPlan()
@@ -62,14 +62,14 @@ class Scheduler:
             if self._make_room(decoding, 1):
                 plan.items.append(self._schedule(decoding, 1))
         budget = self.prefill_budget_tokens - len(plan.items)
-        for row, item in enumerate(plan.items):
-            plan.items[row] = self._with_draft(item, budget)
-            budget -= len(plan.items[row].draft)
         prefilling = [seq for seq in self.running if not seq.is_decoding]
         while budget > 0 and (seq := self._next_to_prefill(prefilling)):
             if num_tokens := self._chunk_that_fits(seq, budget, is_first=not plan.items):
                 plan.items.append(self._schedule(seq, num_tokens))
                 budget -= num_tokens
+        for row, item in enumerate(plan.items):
+            plan.items[row] = self._with_draft(item, budget)
+            budget -= len(plan.items[row].draft)
         return plan
 
     def apply(self, plan: StepPlan, sampled: list[list[SampledToken]]) -> list[StepOutput]:
@@ -101,7 +101,7 @@ class Scheduler:
     # -- speculation --------------------------------------------------------------------------------
 
     def _with_draft(self, item: ScheduledSequence, spare: int) -> ScheduledSequence:
-        """As many drafts as budget, memory and the sequence's limit leave room for, once all decodes have a slot."""
+        """As many drafts as budget, memory and the sequence's limit leave room for, once all else has a slot."""
         seq = item.seq
         num_left = seq.max_num_tokens - len(seq.token_ids) - 1  # with a draft accepted, one more token comes out
         num_drafts = max(0, min(len(seq.draft), spare, num_left))
@@ -119,6 +119,7 @@ class Scheduler:
         self.totals.num_drafted_tokens += len(item.draft)
         self.totals.num_accepted_tokens += num_accepted
         if item.draft:
+            self.allocator.shrink(item.seq.name, item.seq.num_computed_tokens)
             self.events.emit("drafts_accepted", item.seq.request_id, item.seq.index, num_tokens=num_accepted)
         return output
 
@@ -207,9 +208,8 @@ class Scheduler:
     def _fits(self, seq: Sequence, num_tokens: int, promised: int = 0) -> bool:
         """With headroom, unless it would run alone. Known blocks that somebody holds cost nothing."""
         headroom = self.headroom_blocks if self.running else 0
-        num_shared = self.allocator.num_referenced_prefix_blocks(seq)
-        needed = self._num_missing(seq, num_tokens) - num_shared + promised + headroom
-        return needed <= self.allocator.num_free_blocks
+        needed = self._num_missing(seq, num_tokens) - self.allocator.num_referenced_prefix_blocks(seq)
+        return needed + promised + headroom <= self.allocator.num_free_blocks
 
     def _num_missing(self, seq: Sequence, num_tokens: int) -> int:
         return self.allocator.num_blocks_for(num_tokens) - len(self.allocator.block_tables.get(seq.name, ()))

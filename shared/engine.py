@@ -95,7 +95,7 @@ class StepEngine:
     """
 
     def step(self) -> list[StepOutput]:
-        """Run one step and return what it added. Raises RuntimeError while the engine's thread does the stepping."""
+        """Run one step and return what it added. Raises RuntimeError while another one runs, or the engine's thread."""
         self.thread.check_may_step()
         with self._one_step():
             self._take_in()
@@ -226,9 +226,10 @@ class StepEngine:
             self.requests.note_scheduled(item.seq, started)
         self.events.emit_step(plan, outputs, started, now)
         for output in outputs:
-            if output.finish_reason is not None:
-                self._release(self.requests[output.request_id].sequences[output.index])
-            self.requests.hand_out(output)
+            if state := self.requests.get(output.request_id):  # else a client, told just now, has closed the engine
+                if output.finish_reason is not None:
+                    self._release(state.sequences[output.index])
+                self.requests.hand_out(output)
 
     def _drop_aborted(self) -> None:
         while self._aborted:
@@ -239,10 +240,9 @@ class StepEngine:
     def _drop(self, state: RequestState, reason: str, error: str | None = None) -> None:
         """End a request from outside, wherever it is, and take back what it holds."""
         if not self.intake.cancel(state):
-            for seq in state.sequences:
-                if not seq.is_finished:
-                    self.scheduler.abort(seq)
-                    self._release(seq)
+            for seq in state.open_sequences:  # also who finished in a step that broke before it could say so
+                self.scheduler.abort(seq)
+                self._release(seq)
         self.requests.end(state, reason, error)
 
     def _release(self, seq: Sequence) -> None:
@@ -253,6 +253,8 @@ class StepEngine:
     def _one_step(self) -> Iterator[None]:
         """Steps never overlap. If one raises, what the scheduler has is half done, and ends; the intake waits on."""
         with self._stepping:
+            if self._is_in_step:
+                raise RuntimeError("a step is running, and `deliver` is called by it; step again when it is over")
             self._is_in_step = True
             try:
                 yield

@@ -105,7 +105,7 @@ class EngineThread:
                 self._step_began = time.perf_counter()
                 try:
                     self._engine.step()
-                except Exception:
+                except BaseException:  # SystemExit, too: it would end the thread, and who waits has no other
                     log.exception("a step failed; every request that had begun was told")
                 finally:
                     self._step_began = None

@@ -26,10 +26,10 @@ class RequestState:
     abort_requested: bool = False  # by any thread; the one that runs the request acts on it
     errors: list[str] = field(default_factory=list)
     last_times: dict[int, float] = field(default_factory=dict)  # completion -> when its last token was handed out
-    num_open: int = field(init=False)  # sequences whose last output has not been handed out
+    open_sequences: list[Sequence] = field(init=False)  # whose last output has not been handed out
 
     def __post_init__(self) -> None:
-        self.num_open = len(self.sequences)
+        self.open_sequences = list(self.sequences)
 
     @property
     def is_finished(self) -> bool:
@@ -39,8 +39,8 @@ class RequestState:
     def _num_cached_tokens(self) -> int:
         return self.sequences[0].num_cached_tokens or 0
 
-    def hand_out(self, output: StepOutput) -> None:
-        """Stamp one step's output, keep the times, and pass it on. Called once per sequence and step."""
+    def note(self, output: StepOutput) -> None:
+        """Stamp one step's output and keep the times. Called once per sequence and step, before `tell`."""
         output.time = time.perf_counter()
         output.num_cached_tokens = self._num_cached_tokens
         metrics = self.metrics
@@ -48,12 +48,12 @@ class RequestState:
             self._note_tokens(output)
         if output.error:
             self.errors.append(output.error)
-        self.num_open -= output.finish_reason is not None
-        if self.num_open == 0:  # several sequences may finish in one step: only the last one's output ends the request
+        if output.finish_reason is not None:
+            self.open_sequences.remove(self.sequences[output.index])
+        if not self.open_sequences:  # several may finish in one step: only the last one's output ends the request
             metrics.finish_time = output.time
             metrics.num_cached_tokens = output.num_cached_tokens
             output.metrics = metrics
-        self._deliver(output)
 
     def _note_tokens(self, output: StepOutput) -> None:
         metrics, last_time = self.metrics, self.last_times.get(output.index)
@@ -64,7 +64,7 @@ class RequestState:
         if metrics.first_token_time is None:
             metrics.first_token_time = output.time
 
-    def _deliver(self, output: StepOutput) -> None:
+    def tell(self, output: StepOutput) -> None:
         """A client's callback that raises is the client's loss: it is not called again, and nobody else is harmed."""
         if self.deliver is None:
             return
@@ -74,13 +74,10 @@ class RequestState:
             log.exception("the callback of %s raised; it gets nothing more", self.request_id)
             self.deliver = None
 
-    def end(self, reason: str, error: str | None = None) -> None:
-        """Finish what is unfinished from outside (abort, timeout, error) and say so to the client."""
-        open_sequences = [seq for seq in self.sequences if not seq.is_finished]
-        for seq in open_sequences:
+    def end(self, reason: str) -> None:
+        """Finish from outside (abort, timeout, error) what the client does not know to be over."""
+        for seq in self.open_sequences:
             seq.finish(reason)
-        for seq in open_sequences:
-            self.hand_out(StepOutput(self.request_id, seq.index, [], "", reason, error=error))
 
     def output(self) -> RequestOutput:
         """The whole answer, as far as it has come."""

@@ -4,6 +4,7 @@ Both kinds of engine keep one: the lock of phase 1 and the step loop of phases 2
 """
 
 import threading
+from collections import ChainMap
 from collections.abc import Sequence as Seq
 
 from shared.errors import EngineError, InvalidRequest
@@ -50,9 +51,10 @@ class RequestTable:
             if self._is_closed:
                 raise EngineError("the engine is closed; build a new one")
             new: dict[str, RequestState] = {}
+            in_use = ChainMap(new, self._states)
             for request, deliver in zip(requests, delivers):
-                state = self._inputs.process(request, {*self._states, *new})
-                if state.request_id in self._states or state.request_id in new:
+                state = self._inputs.process(request, in_use)
+                if state.request_id in in_use:
                     raise InvalidRequest("request_id", f"{state.request_id!r} is in use by a request that is not over")
                 state.deliver = deliver
                 new[state.request_id] = state
@@ -62,7 +64,8 @@ class RequestTable:
         return list(new.values())
 
     def unregister(self, states: Seq[RequestState]) -> None:
-        """Take back a registration that could not be followed up."""
+        """Take back a registration that could not be followed up; who was ended meanwhile is off the table."""
+        states = [state for state in states if state.open_sequences]
         with self._lock:
             for state in states:
                 del self._states[state.request_id]
@@ -77,17 +80,16 @@ class RequestTable:
             self.totals.prompt_tokens += seq.num_prompt_tokens
 
     def hand_out(self, output: StepOutput) -> None:
-        """Pass a step's output to its client; the request's last one takes it off the table."""
-        state = self._states[output.request_id]
+        """Pass a step's output to its client."""
         self.totals.generated_tokens += len(output.token_ids)
-        state.hand_out(output)
-        if state.num_open == 0:
-            self._forget(state)
+        self._pass_on(self._states[output.request_id], output)
 
     def end(self, state: RequestState, reason: str, error: str | None = None) -> None:
         """Finish a request from outside: "abort", "timeout" or "error"."""
-        state.end(reason, error)
-        self._forget(state)
+        state.end(reason)
+        while state.open_sequences:  # not `for`: a client that is told may close the engine, which ends the others
+            index = state.open_sequences[0].index
+            self._pass_on(state, StepOutput(state.request_id, index, [], "", reason, error=error))
 
     def close(self) -> None:
         """Take no more requests."""
@@ -96,6 +98,13 @@ class RequestTable:
 
     def stats(self, now: SchedulerStats) -> EngineStats:
         return EngineStats.of(now, self.totals, num_requests=len(self))
+
+    def _pass_on(self, state: RequestState, output: StepOutput) -> None:
+        """The last one takes the request off the table first: who is told that it is over finds it over."""
+        state.note(output)
+        if not state.open_sequences:
+            self._forget(state)
+        state.tell(output)
 
     def _forget(self, state: RequestState) -> None:
         reason = state.sequences[-1].finish_reason or "abort"

@@ -30,7 +30,9 @@ def check_blocks(scheduler: Any) -> None:
     for seq in scheduler.running:
         table = tables.get(seq.name, [])
         assert len(set(table)) == len(table)
-        assert seq.num_computed_tokens <= len(table) * size, "K/V without a slot"
+        assert len(table) == allocator.num_blocks_for(seq.num_computed_tokens), (
+            "K/V without a slot, or a block too many"
+        )
         for place, block in enumerate(table):
             if held[block] > 1:
                 end = (place + 1) * size

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from phase06_block_allocator.block_allocator import BlockAllocator
+from phase12_prefix_and_spec.prefix_cache import PrefixCachingAllocator
 
 
 def test_a_sequence_gets_a_block_when_its_tokens_need_one() -> None:
@@ -46,6 +47,17 @@ def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
     assert "b" not in pool.block_tables
     assert pool.num_free_blocks == 1
     pool.check_integrity()
+
+
+@pytest.mark.parametrize("make", [BlockAllocator, PrefixCachingAllocator])
+def test_shrinking_takes_back_what_is_past_a_length_and_no_more(make: type[BlockAllocator]) -> None:
+    pool = make(num_blocks=5, block_size=4)
+    table = list(pool.ensure_capacity("a", 15))
+    for num_tokens, num_left in ((20, 4), (13, 4), (12, 3), (5, 2), (0, 0)):
+        pool.shrink("a", num_tokens)
+        assert pool.block_tables["a"] == table[:num_left]
+        assert pool.num_free_blocks == 5 - num_left
+        pool.check_integrity()
 
 
 def test_free_gives_back_all_blocks_once() -> None:

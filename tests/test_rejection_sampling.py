@@ -190,6 +190,7 @@ def run_answers(
     """How often each answer came, and how many guesses were verified for that."""
     monkeypatch.setattr("shared.input_processor.secrets.randbits", random.Random(0).getrandbits)
     settings = {"speculative_method": method, "num_speculative_tokens": 3, "adaptive_speculation": False}
+    settings["prefill_budget_tokens"] = 2000  # guesses get what prompts leave
     with open_engine(
         newest_phase(), target_model(), None, noisy_draft(), max_batch_size=200, kv_num_blocks=1000, **settings
     ) as engine:

@@ -45,6 +45,44 @@ def test_nobody_is_preempted_for_a_guess() -> None:
     assert scheduler.totals.num_preemptions == 0
 
 
+@pytest.mark.parametrize("with_cache", [False, True])
+@pytest.mark.parametrize("num_blocks", range(6, 11))
+def test_what_wrong_guesses_held_is_there_for_the_next_step(num_blocks: int, with_cache: bool) -> None:
+    """Only the older one guesses. Whoever comes later is admitted and preempted as if it did not."""
+    stories = []
+    for num_guesses in (0, 8):
+        scheduler = scheduler_of(num_blocks, with_cache=with_cache)
+        a, b = make_sequence(8, max_tokens=16, name="a"), make_sequence(8, max_tokens=12, name="b")
+        b.token_ids = [99] * 8
+        scheduler.add(a)
+        story = []
+        while not (a.is_finished and b.is_finished):
+            if len(story) == 3:
+                scheduler.add(b)
+            plan = scheduler.plan()
+            story.append((rows(plan), scheduler.totals.num_preemptions))
+            guesses = [(7,) * num_guesses if item.seq is a else () for item in plan.items]
+            scheduler.apply(plan, [[SampledToken(5, draft=draft)] for draft in guesses])
+            scheduler.allocator.check_integrity()
+        stories.append(story)
+    assert stories[0] == stories[1]
+    assert scheduler.totals.num_drafted_tokens > 0
+
+
+def test_guesses_hold_up_no_prompt() -> None:
+    scheduler = scheduler_of(num_blocks=40, budget=8)
+    scheduler.add(make_sequence(2, max_tokens=50, name="a"))
+    plan = scheduler.plan()
+    scheduler.apply(plan, [[SampledToken(5, draft=(7,) * 20)]])
+    scheduler.add(make_sequence(12, name="b"))
+    for in_prompt, num_guesses in ((7, 0), (5, 2)):
+        plan = scheduler.plan()
+        assert rows(plan) == [("a", 1), ("b", in_prompt)]
+        assert [len(item.draft) for item in plan.items] == [num_guesses, 0]
+        drafts = [(7,) * 20 if item.seq.name == "a" else () for item in plan.items]
+        scheduler.apply(plan, [[SampledToken(5, draft=d)] if i.is_sampled else [] for i, d in zip(plan.items, drafts)])
+
+
 def test_guesses_fill_what_decodes_leave_of_the_budget() -> None:
     scheduler = scheduler_of(num_blocks=40, budget=8)
     for name in ("a", "b", "c"):
