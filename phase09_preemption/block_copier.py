@@ -8,7 +8,7 @@ from phase08_paged_attention.paged_kv_cache import PagedKVCache, zeros
 
 
 class BlockCopier:
-    """Host memory for `num_blocks` blocks: `[L, blocks, P, H, D]` for K and for V, pinned where the device is CUDA."""
+    """Host memory for `num_blocks` blocks: `[L, blocks, H, P, D]` for K and for V, pinned where the device is CUDA."""
 
     def __init__(self, cache: PagedKVCache, num_blocks: int) -> None:
         self.cache = cache

@@ -1,7 +1,6 @@
 """`python -m shared.bench preemption`: a pool too small for everybody. Promise the worst case, or give back and go on?
 
-Every request may answer with `MOST` tokens, and nobody knows how many it will: most stop early, as in workload D.
-Where each one stops is arranged beforehand: the reference says which token comes there, and that becomes a stop token.
+The requests are questions, and every answer may have `MOST` tokens. Where the model ends it nobody knows beforehand.
 """
 
 from collections.abc import Iterator
@@ -16,14 +15,15 @@ from shared.bench.recorded_round import check_recordable, num_recorded
 from shared.bench.recording import Announce, Keep, Stamp, expected_tokens
 from shared.bench.systems import BENCH_CONFIG, ModelChoice, SystemSpec, phase_spec
 from shared.bench.worker import Worker
-from shared.bench.workloads import SHAPES, Workload, make_workload
+from shared.bench.workloads import Workload, make_workload
 from shared.errors import SetupError
 from shared.registry import phase_by_number
-from shared.request import Request, SamplingParams
+from shared.request import SamplingParams
 
-MOST = 256  # output tokens that every request may ask for
+MOST = 256  # output tokens that every request asks for
 BASE = "phase08"
-SHAPE = "D"
+SHAPE = "chat"
+PARAMS = SamplingParams(max_tokens=MOST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +39,17 @@ class PreemptionPlan:
     record: Path | None = None  # folder for recordings of an untimed round
 
     def __post_init__(self) -> None:
-        least = SHAPES[SHAPE].prompt[1] + MOST
+        self.check_pools(MOST)
+        check_recordable(self.record, self.specs)
+
+    def check_pools(self, least: int) -> None:
+        """Raises SetupError where a pool is no number of blocks, or the longest request can never run in phase 8."""
         for num_slots in self.pool_slots:
             if num_slots < least or num_slots % BENCH_CONFIG.kv_block_size:
                 raise SetupError(
                     f"--pool-slots {num_slots}: give a multiple of {BENCH_CONFIG.kv_block_size} of at least {least}, "
                     "or the longest request can never run in phase 8"
                 )
-        check_recordable(self.record, self.specs)
 
     @property
     def specs(self) -> list[SystemSpec]:
@@ -61,30 +64,14 @@ def run_preemption(plan: PreemptionPlan, announce: Announce, keep: Keep) -> None
     """Measure; `keep` gets the result with the rounds that were finished."""
 
     def prepare(reference: Worker) -> tuple[Workload, list[list[int]]]:
-        info = reference.info
-        drawn = make_workload(
-            SHAPE, vocab_size=info.vocab_size, special_ids=info.special_ids, seed=plan.seed, scale=plan.scale
-        )
-        return with_early_stops(drawn, expected_tokens(reference, drawn, announce))
+        vocab_size = reference.info.vocab_size
+        drawn = make_workload(SHAPE, vocab_size=vocab_size, seed=plan.seed, scale=plan.scale, encode=reference.encode)
+        workload = replace(drawn, requests=tuple(replace(r, params=PARAMS) for r in drawn.requests))
+        plan.check_pools(workload.longest)
+        return workload, expected_tokens(reference, workload, announce)
 
     stamp = Stamp("preemption", BASE, plan.num_rounds, plan.provenance, plan.record)
     run_one_workload(plan.specs, prepare, latencies, stamp, announce, keep)
-
-
-def with_early_stops(drawn: Workload, answers: Seq[Seq[int]]) -> tuple[Workload, list[list[int]]]:
-    """The same requests, which all may go on to MOST and stop at the last token of their answers.
-
-    Where that token comes sooner in an answer, it ends there: the right tokens are returned beside the workload.
-    """
-    requests = tuple(_stopping(request, answer) for request, answer in zip(drawn.requests, answers))
-    expected = [list(answer[: list(answer).index(answer[-1]) + 1]) for answer in answers]
-    shape = replace(drawn.shape, name="heavy_tail, stops unknown")
-    return replace(drawn, shape=shape, requests=requests), expected
-
-
-def _stopping(request: Request, answer: Seq[int]) -> Request:
-    params = SamplingParams(max_tokens=MOST, ignore_eos=True, stop_token_ids=(answer[-1],))
-    return replace(request, params=params)
 
 
 def _specs(model: ModelChoice, num_slots: int) -> Iterator[SystemSpec]:

@@ -18,10 +18,10 @@ from shared.bench.host import provenance
 from shared.bench.keeping import run_plan
 from shared.bench.preemption import PreemptionPlan, run_preemption
 
-EXPLANATION = """what happens: the requests of workload D come at once, to a K/V pool of each size. All may answer
-with 256 tokens, and four in five stop before 32, which no scheduler knows. Phase 8 promises each the worst case, so few
-run together; phase 9 promises nothing, and when the pool is full the newest gives its blocks back: swapped to host
-memory, or dropped and computed again.
+EXPLANATION = """what happens: questions come at once, to a K/V pool of each size. Every answer may have 256 tokens, and
+the model ends many sooner, which no scheduler knows. Phase 8 promises each the worst case, so few run together; phase 9
+promises nothing, and when the pool is full the newest gives its blocks back: swapped to host memory, or dropped and
+computed again.
 
 how to read it:
   finished      requests that were answered, with exactly the tokens of Hugging Face
@@ -34,9 +34,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pool-slots",
         type=listed(count),
-        default=[1024, 2048, 4096],
+        default=[512, 1024, 2048],
         metavar="N,N",
-        help="sizes of the pool, in tokens; default: 1024,2048,4096",
+        help="sizes of the pool, in tokens; default: 512,1024,2048",
     )
     add_scale(parser)
     add_model(parser.add_argument_group("model"))

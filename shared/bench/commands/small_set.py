@@ -42,7 +42,7 @@ STEPS: tuple[Step, ...] = (  # under 20 minutes on two cores in all; rows with f
     ),
     Step("who-waits --repeats 1", 0.5),
     Step("interference --repeats 1", 2.0),
-    Step("preemption --scale 0.25 --pool-slots 512,1024 --repeats 1", 2.0),
+    Step("preemption --scale 0.2 --pool-slots 512,1024 --repeats 1", 3.0),
     Step("speculation --scale 0.0625 --repeats 1", 1.5),
     Step(f"serving --phases 1,4,{NEWEST} --rates 1,2,4 --requests 8 --output-len 16-32 --repeats 1", 1.5),
     Step(f"load --serve {NEWEST} --compare-loops 2 --requests 10 --output-len 16-32", 0.5),
