@@ -97,4 +97,4 @@ print(f"{limited.num_passes} forward passes in both, equal to generate()")
 # %% [markdown]
 # ## Exercise
 # `python -m shared.workshop make-starter 3 --out ../my-phase3`: the length of the line (3.1), the deadline (3.2).
-# What breaks next: one long prompt is one long step ([phase 4](04_chunked_prefill.ipynb)).
+# Lab: `mutate 12`. What breaks next: one long prompt is one long step ([phase 4](04_chunked_prefill.ipynb)).

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 4 · Chunked prefill
 #
-# A step is as long as its longest part. When a long prompt joins, its prefill is one step, and every stream
+# Nobody gets a token before the step is over. When a long prompt joins, its prefill is one step, and every stream
 # that was decoding gets its next token only after it. A budget of tokens per step ends that.
 #
 # *Run the cells in order. The model is a tiny one with random weights: structure is the point here, not text.*
@@ -122,4 +122,4 @@ print("largest step:", max(record.num_tokens for record in records), "tokens")
 # %% [markdown]
 # ## Exercise
 # `python -m shared.workshop make-starter 4 --out ../my-phase4`: spend the budget (4.1), whose prompt is next (4.2).
-# What breaks next: nobody knows how much memory is left ([5: how large is K/V?](05_kv_sizing.ipynb)).
+# Lab: `mutate 1`. What breaks next: nobody knows how much memory is left ([5: how large is K/V?](05_kv_sizing.ipynb)).

@@ -35,7 +35,7 @@ LONG = [(7 * i * i + 3 * i + 5) % 97 for i in range(400)]
 # |---|---|---|
 # | **TTFT**, time to first token | arrival (not start!) | first token |
 # | **ITL**, inter-token latency | one token | the next one: a list |
-# | **TPOT**, time per output token | first token | last token, divided by the tokens between |
+# | **TPOT**, time per output token | first token | last token, divided by the gaps between: tokens − 1 |
 # | **E2E** | arrival | last token |
 #
 # ## Predict

@@ -113,5 +113,5 @@ engine.close()
 # %% [markdown]
 # ## Exercise
 # `python -m shared.workshop make-starter 12 --out ../my-phase12`: the hash chain (12.1), what may be published (12.2),
-# acceptance (12.3). Labs: `mutate 6`, `mutate 7`, `mutate 8`, `mutate 9`. All phases side by side:
+# acceptance (12.3). Labs: `mutate 6` to `mutate 9`, `mutate 13`. All phases side by side:
 # [compare_phases](compare_phases.ipynb).

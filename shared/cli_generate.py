@@ -115,14 +115,15 @@ def read_prompts(args: argparse.Namespace, tokenizer: Any) -> list[Prompt]:
 
 
 def print_stats(stats: Any) -> None:
-    """What happened inside, on stderr."""
-    print(
-        f"{stats.num_steps} steps, {stats.generated_tokens} tokens; {stats.num_preemptions} preemptions, "
-        f"{stats.num_recomputed_tokens} tokens dropped by them; {stats.num_prefix_hit_tokens} of "
-        f"{stats.num_prefix_queried_tokens} prompt tokens cached; {stats.num_accepted_tokens} of "
-        f"{stats.num_drafted_tokens} guesses right",
-        file=sys.stderr,
-    )
+    """What happened inside, on stderr; what this phase does not do, or nobody asked for, is left out."""
+    said = [f"steps {stats.num_steps}, tokens {stats.generated_tokens}"]
+    if stats.swap_blocks_total is not None:  # phase 9 on
+        said.append(f"preemptions {stats.num_preemptions}, tokens dropped by them {stats.num_recomputed_tokens}")
+    if stats.num_prefix_queried_tokens:
+        said.append(f"prompt tokens cached {stats.num_prefix_hit_tokens} of {stats.num_prefix_queried_tokens}")
+    if stats.num_drafted_tokens:
+        said.append(f"guesses right {stats.num_accepted_tokens} of {stats.num_drafted_tokens}")
+    print("; ".join(said), file=sys.stderr)
 
 
 def encoder(tokenizer: Any, *, chat: bool, raw: bool) -> Callable[[str], list[int]]:

@@ -101,12 +101,16 @@ def report(diffs: Seq[FileDiff]) -> Iterator[str]:
 def _changes(diff: FileDiff) -> Iterator[str]:
     methods, changed = diff.methods(), diff.changed()
     kept = [name for name in methods if name not in changed]
+    gone = [name for name in changed if methods[name][1] is None]  # named, and not printed: there is nothing to read
+    written = [name for name in changed if name not in gone]
     yield f"changed  {diff.path.relative_to(ROOT)} against {diff.before.relative_to(ROOT) if diff.before else None}"
-    for name in changed:
+    for name in written:
         before, now = (len(code.splitlines()) if code else 0 for code in methods[name])
         yield f"           {name}: {before} -> {now} lines"
+    if gone:
+        yield f"           gone: {', '.join(gone)}"
     yield f"           the same: {', '.join(kept) or 'nothing'}"
-    for name in changed:
+    for name in written:
         yield ""
         yield from _unified(name, *methods[name])
     yield ""

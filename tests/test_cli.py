@@ -14,7 +14,9 @@ import pytest
 import torch
 
 from shared import cli, demo, show_config
+from shared.cli_generate import print_stats
 from shared.registry import PHASES, Phase, newest_phase, phase_by_number
+from shared.stats import EngineStats
 from tests.helpers import PA, T0_OUTPUTS, cyclic_model, letter_tokenizer
 from tests.test_guards import ROOT
 
@@ -301,3 +303,14 @@ def test_token_id_prompts_need_no_tokenizer(run: Run, tmp_path: Path) -> None:
     code, _, err = run(newest_phase(), "generate", "--model", str(tmp_path / "model"), "abc")
     assert code == 2
     assert "no tokenizer" in err
+
+
+def test_stats_tell_what_a_phase_does_and_leave_out_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
+    print_stats(EngineStats(num_steps=3, generated_tokens=5))
+    assert capsys.readouterr().err == "steps 3, tokens 5\n"
+    figures = {"num_preemptions": 1, "num_recomputed_tokens": 24, "swap_blocks_total": 7}
+    print_stats(EngineStats(num_prefix_queried_tokens=72, num_prefix_hit_tokens=16, num_drafted_tokens=8, **figures))
+    assert capsys.readouterr().err == (
+        "steps 0, tokens 0; preemptions 1, tokens dropped by them 24; prompt tokens cached 16 of 72; "
+        "guesses right 0 of 8\n"
+    )

@@ -16,6 +16,7 @@ Cause = Literal["near tie", "forward", "sampling", "neighbours", "length", "unex
 
 WIDTH = 100
 INDENT = " " * 4
+COARSEST = {"float64": "float32 norms"}  # of a float64 model: transformers keeps norms and RoPE in float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,8 @@ def _tokens(found: Divergence) -> list[str]:
     if choice is None:
         return [f"{INDENT}generate()  {expected}", f"{INDENT}engine      {got}"]
     width = max(len(expected), len(got))
-    rounding = f"rounding in {found.dtype} can move logits of up to {choice.largest:.3g} by about {choice.noise:.2g}"
+    where = COARSEST.get(found.dtype, found.dtype)
+    rounding = f"rounding in {where} moves logits of up to {choice.largest:.3g} by {choice.noise:.2g}"
     verdict = f"yes: {rounding}" if choice.is_near_tie else f"no: {rounding}, not by {choice.gap:.2g}"
     behind = (
         f"its {_ordinal(choice.rank)} choice, {choice.gap:.2g} behind" if choice.gap else "as good, to the last bit"

@@ -137,8 +137,8 @@ EXERCISES: tuple[Exercise, ...] = (
         'phase04_chunked_prefill/README.md, "Read in this order", question 2',
         (
             "Two half-computed prompts have no first token; one whole prompt has one.",
-            "An early return for those that have begun; then the check of _next in phase 2 (who waits, is there "
-            "room); then None.",
+            "An early return for those that have begun; then the check in the while of phase 2's plan (does somebody "
+            "wait, is there room); then None.",
             "prefilling.pop(0); else self._admit(self.waiting.popleft()) and return self.running[-1].",
         ),
     ),
