@@ -116,11 +116,15 @@ def _tokenizer(folder: Path, wanted: bool) -> tuple["PreTrainedTokenizerBase | N
 
 
 def _check_vocabulary(folder: Path, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase | None") -> None:
-    """A smaller tokenizer is usual (embeddings are padded); a larger one would index past the embedding."""
+    """A smaller tokenizer is usual (embeddings are padded); a larger one would index past the embedding.
+
+    Tokens that were added later do not count: many a tokenizer has a pad token that its model never learned. A prompt
+    that writes one out is refused by itself.
+    """
     embedding: Any = model.get_input_embeddings()
     num_embeddings = embedding.weight.shape[0]
-    if tokenizer is not None and len(tokenizer) > num_embeddings:
-        what = f"its tokenizer has {len(tokenizer)} tokens and the model embeds {num_embeddings}"
+    if tokenizer is not None and tokenizer.vocab_size > num_embeddings:
+        what = f"its tokenizer has {tokenizer.vocab_size} tokens and the model embeds {num_embeddings}"
         raise SetupError(f"{folder}: {what}, so they do not belong together; fetch both again from one place")
 
 

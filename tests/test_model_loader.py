@@ -11,12 +11,14 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from shared.errors import SetupError
+from shared.errors import InvalidRequest, SetupError
 from shared.loading import torch_choice
 from shared.loading.hf_loading import dtype_keyword
 from shared.model_loader import load_model
+from shared.prompt_encoding import encode_text
+from shared.registry import newest_phase
 from shared.tiny_models import tiny_llama
-from tests.helpers import PA, T0_OUTPUTS, Q, letter_tokenizer, rope_fields
+from tests.helpers import PA, T0_OUTPUTS, Q, greedy, letter_tokenizer, open_engine, reference, rope_fields
 from tests.model_folders import edit_json, edit_weights, saved
 
 REPOSITORY = Path(__file__).parent.parent
@@ -186,6 +188,20 @@ def test_a_tokenizer_comes_with_the_model_unless_it_is_not_wanted(tmp_path: Path
     assert tokenizer is not None
     assert tokenizer("abc").input_ids == [10, 11, 12]
     assert load_model(str(folder), load_tokenizer=False).tokenizer is None
+
+
+def test_a_pad_token_that_the_model_never_learned_is_no_obstacle(tmp_path: Path) -> None:
+    folder = saved(tmp_path, tiny_llama())
+    tokenizer = letter_tokenizer(vocab_size=97)
+    tokenizer.add_special_tokens({"pad_token": "[PAD]"})
+    tokenizer.save_pretrained(folder)
+    loaded: Any = load_model(str(folder), dtype="float64", device="cpu")
+    prompt = encode_text(loaded.tokenizer, "abc")
+    with open_engine(newest_phase(), loaded.model, loaded.tokenizer) as engine:
+        (answer,) = engine.generate([greedy(prompt, 4)])
+        assert answer.token_ids == list(reference("llama", tuple(prompt), 4))
+        with pytest.raises(InvalidRequest, match="97"):
+            engine.generate([greedy(encode_text(loaded.tokenizer, "ab[PAD]"), 4)])
 
 
 @pytest.mark.parametrize("tokenizer_class", ["LlamaTokenizerFast", "CodeLlamaTokenizer", "GemmaTokenizer"])
