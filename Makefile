@@ -23,7 +23,7 @@ help:
 	@echo "make browser   a Chromium for the live page's tests, where there is none (Debian, Ubuntu: apt)"
 	@echo "make test-all  the suite with its slow part"
 	@echo "make test-oldest, make test-newest   the suite on the oldest packages allowed, and on today's newest"
-	@echo "make mutation-score   how many small faults in the deciding parts their unit tests find: 15 minutes on two cores"
+	@echo "make mutation-score   how many small faults in the deciding parts their unit tests find: 10 minutes on two cores"
 	@echo "make site      the READMEs and notebooks as a website, in site/;  make notebooks  run them all anew"
 	@echo "make lint      ruff and mypy alone;  make format  ruff's formatter"
 	@echo "make clean     remove the virtual environment and caches of tools"
@@ -87,7 +87,7 @@ suite: model
 # mutmut works on a copy: it changes the code, and the copy stays for `mutmut results`, `show` and `browse`.
 MUTATION := results/mutation
 mutation-score: $(READY)
-	@echo "==> Mutation score: about 1,600 mutants, 15 minutes on two cores"
+	@echo "==> Mutation score: about 1,600 mutants, 10 minutes on two cores"
 	@$(PY) -m pip install --disable-pip-version-check --quiet $(PIP_FLAGS) \
 	  $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS)) --editable ".[mutation]"
 	@rm -rf $(MUTATION) && mkdir -p $(MUTATION)
