@@ -68,8 +68,7 @@ PYTEST := $(PY) -m pytest
 test: model lint suite
 
 test-all: model lint
-	@$(PYTEST) -n $(WORKERS) --dist loadfile -m "not alone"
-	@$(PYTEST) -m alone
+	@$(MAKE) --no-print-directory suite ONLY=
 
 # Each has an environment of its own, which stays; remove .venv-newest to get the newest anew. A part of the suite:
 # make test-oldest PYTEST_FLAGS="tests/test_cli.py -k config"
@@ -79,10 +78,11 @@ test-oldest:
 test-newest:
 	@$(MAKE) --no-print-directory suite VENV=.venv-newest CONSTRAINTS=
 
-# pytest says 5 where it was to run nothing: flags may choose files that are all of one kind.
+# pytest says 5 where it was to run nothing, which is an error; but flags may choose files that are all of one kind.
+ONLY ?= not slow and
 suite: model
-	@$(PYTEST) -n $(WORKERS) --dist loadfile -m "not slow and not alone" $(PYTEST_FLAGS) || [ $$? = 5 ]
-	@$(PYTEST) -m "not slow and alone" $(PYTEST_FLAGS) || [ $$? = 5 ]
+	@$(PYTEST) -n $(WORKERS) --dist loadfile -m "$(ONLY) not alone" $(PYTEST_FLAGS) $(if $(PYTEST_FLAGS),|| [ $$? = 5 ])
+	@$(PYTEST) -m "$(ONLY) alone" $(PYTEST_FLAGS) $(if $(PYTEST_FLAGS),|| [ $$? = 5 ])
 
 # mutmut works on a copy: it changes the code, and the copy stays for `mutmut results`, `show` and `browse`.
 MUTATION := results/mutation

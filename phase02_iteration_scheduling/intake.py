@@ -4,6 +4,7 @@ It takes everybody, however many there are. Phase 3 puts a queue with limits in 
 """
 
 from collections import deque
+from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 
 from shared.request_state import RequestState
@@ -16,10 +17,11 @@ class Intake:
         self._arrived: deque[RequestState] = deque()
 
     def __len__(self) -> int:
-        return sum(len(state.sequences) for state in list(self._arrived))
+        return sum(len(state.sequences) for state in self)
 
-    def __contains__(self, state: RequestState) -> bool:
-        return state in list(self._arrived)  # a copy, taken at once: others may put meanwhile
+    def __iter__(self) -> Iterator[RequestState]:
+        """Who waits here at the moment, in order."""
+        return iter(list(self._arrived))  # a copy, taken at once: others may put meanwhile
 
     def put(self, states: Seq[RequestState], *, is_patient: bool = False) -> None:  # noqa: ARG002 - all are
         self._arrived.extend(states)

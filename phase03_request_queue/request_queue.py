@@ -7,7 +7,7 @@ put -> | waiting, first in first out | -> drain -> scheduler
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 
 from shared.errors import QueueFull
@@ -29,12 +29,12 @@ class RequestQueue:
         self._lock = threading.RLock()  # reentrant: a stream may be collected, and so cancelled, anywhere
 
     def __len__(self) -> int:
-        with self._lock:
-            return sum(len(state.sequences) for state in self._waiting)
+        return sum(len(state.sequences) for state in self)
 
-    def __contains__(self, state: RequestState) -> bool:
+    def __iter__(self) -> Iterator[RequestState]:
+        """Who waits here at the moment, in order."""
         with self._lock:
-            return state in self._waiting
+            return iter(list(self._waiting))
 
     def put(self, states: Seq[RequestState], *, is_patient: bool = False) -> None:
         """All or none. is_patient: the caller waits for as long as it takes, so no limit applies.

@@ -66,7 +66,10 @@ class BlockAllocator:
         # END SOLUTION
 
     def free(self, name: str) -> int:
-        """Drop the sequence's references; returns how many blocks became free. Unknown names hold nothing."""
+        """Drop the sequence's references; returns how many blocks became free. Unknown names hold nothing.
+
+        The tail goes first: where freed blocks are remembered (phase 12), it is evicted before what it hangs on.
+        """
         before = self.num_free_blocks
         for block in reversed(self.block_tables.pop(name, [])):
             self._drop(block)

@@ -64,14 +64,14 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         for name in ("max_batch_size", "prefill_budget_tokens", "prefill_chunk_size", "kv_num_blocks"):
-            _check_count(name, getattr(self, name), low=1, may_be_auto=True)
-        _check_count("max_model_len", self.max_model_len, low=2, may_be_auto=True)
-        _check_count("swap_num_blocks", self.swap_num_blocks, low=0, may_be_auto=True)
+            check_count(name, getattr(self, name), low=1, may_be_auto=True)
+        check_count("max_model_len", self.max_model_len, low=2, may_be_auto=True)
+        check_count("swap_num_blocks", self.swap_num_blocks, low=0, may_be_auto=True)
         for name in ("kv_block_size", "num_speculative_tokens", "queue_capacity"):
-            _check_count(name, getattr(self, name), low=1)
-        _check_real("gpu_memory_utilization", self.gpu_memory_utilization, high=1.0)
+            check_count(name, getattr(self, name), low=1)
+        check_real("gpu_memory_utilization", self.gpu_memory_utilization, high=1.0)
         if self.queue_timeout_s is not None:
-            _check_real("queue_timeout_s", self.queue_timeout_s)
+            check_real("queue_timeout_s", self.queue_timeout_s)
         for name in ("enable_prefix_caching", "adaptive_speculation", "cuda_graphs"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidConfig(f"{name}: must be True or False, got {getattr(self, name)!r}")
@@ -150,7 +150,8 @@ def resolve_config(
     return replace(config, **filled), reasons
 
 
-def _check_count(name: str, value: object, *, low: int, may_be_auto: bool = False) -> None:
+def check_count(name: str, value: object, *, low: int, may_be_auto: bool = False) -> None:
+    """Raises InvalidConfig, naming the setting, for what is no whole number of at least `low`."""
     if may_be_auto and value == "auto":
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < low:
@@ -158,7 +159,8 @@ def _check_count(name: str, value: object, *, low: int, may_be_auto: bool = Fals
         raise InvalidConfig(f"{name}: must be {wanted}, got {value!r}")
 
 
-def _check_real(name: str, value: object, *, high: float = float("inf")) -> None:
+def check_real(name: str, value: object, *, high: float = float("inf")) -> None:
+    """Raises InvalidConfig, naming the setting, for what is no number above 0 and at most `high`."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= high:
         wanted = "a number above 0" if high == float("inf") else f"above 0 and at most {high}"
         raise InvalidConfig(f"{name}: must be {wanted}, got {value!r}")

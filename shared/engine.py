@@ -80,7 +80,8 @@ class Intake(Protocol):
     def cancel(self, state: RequestState) -> bool:
         """True if the request was still here; the scheduler never sees it then."""
 
-    def __contains__(self, state: RequestState) -> bool: ...
+    def __iter__(self) -> Iterator[RequestState]:
+        """Who waits here at the moment, in order."""
 
     def __len__(self) -> int:
         """Sequences that wait here."""
@@ -259,8 +260,9 @@ class StepEngine:
             try:
                 yield
             except BaseException as error:
-                for state in self.requests.states():
-                    if state not in self.intake:
+                states, waiting = self.requests.states(), set(self.intake)
+                for state in states:
+                    if state not in waiting:
                         self._drop(state, "error", f"{type(error).__name__}: {error}")
                 raise
             finally:

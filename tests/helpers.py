@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -20,6 +21,7 @@ from shared.tiny_models import FAMILIES, tiny_llama
 PA = [5, 17, 33, 8, 21, 40, 11, 3]
 PB = [6, 18, 34, 9, 22, 41, 12, 4]
 PC = [7, 19, 35, 10, 23, 42, 13, 5]
+LONG = 400  # tokens: more than a test waits for
 Q = [(7 * i * i + 3 * i + 5) % 97 for i in range(96)]
 
 T0_OUTPUTS = {
@@ -121,6 +123,11 @@ def harden(engine: Any) -> None:
 def greedy(prompt: Seq[int], max_tokens: int, **params: Any) -> Request:
     """A greedy request that runs to its full length."""
     return Request(prompt, SamplingParams(max_tokens=max_tokens, **{"ignore_eos": True} | params))
+
+
+def named(request_id: str, prompt: Seq[int] = PA, max_tokens: int = LONG, **params: Any) -> Request:
+    """The same, under an id of one's own; many tokens, unless said."""
+    return replace(greedy(prompt, max_tokens, **params), request_id=request_id)
 
 
 def token_lists(outputs: Seq[Any]) -> list[list[int]]:

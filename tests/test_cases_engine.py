@@ -37,6 +37,7 @@ from tests.helpers import (
     cyclic_model,
     greedy,
     letter_tokenizer,
+    named,
     open_engine,
     phase_ids,
     reference,
@@ -534,19 +535,16 @@ def run_until(program: str, last_line: str) -> tuple[list[str], int]:
 
 
 def test_con_01_a_second_request_with_a_live_id_is_refused_and_the_first_unharmed(phase: Phase) -> None:
-    def named(prompt: list[int]) -> Request:
-        return Request(prompt, SamplingParams(max_tokens=24, ignore_eos=True), request_id="x")
-
     with open_engine(phase) as engine:
         slow_down(engine, 0.002)
-        first = engine.stream(named(PA))
+        first = engine.stream(named("x", PA, 24))
         with pytest.raises(InvalidRequest) as refused:
-            engine.stream(named(PB))
+            engine.stream(named("x", PB, 24))
         assert refused.value.param == "request_id"
         with pytest.raises(InvalidRequest):
             engine.generate([Request(PA, request_id="y"), Request(PB, request_id="y")])
         assert first.result().token_ids == GREEDY_PA
-        assert engine.generate([named(PB)])[0].token_ids == T0_OUTPUTS["PB"]
+        assert engine.generate([named("x", PB, 24)])[0].token_ids == T0_OUTPUTS["PB"]
         assert_clean(engine)
         assert engine.stats().generated_tokens == 48
         assert_alive(engine)

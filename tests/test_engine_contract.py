@@ -14,6 +14,7 @@ from shared.errors import EngineError, InvalidRequest, QueueFull
 from shared.registry import Phase
 from shared.request import Request, SamplingParams
 from tests.helpers import (
+    LONG,
     PA,
     PB,
     PC,
@@ -22,6 +23,7 @@ from tests.helpers import (
     assert_alive,
     assert_clean,
     greedy,
+    named,
     open_engine,
     phase_ids,
     slow_down,
@@ -30,12 +32,6 @@ from tests.helpers import (
     wait_until,
     wrap_model_forward,
 )
-
-LONG = 400
-
-
-def named(request_id: str, prompt: list[int] = PA, max_tokens: int = LONG, **params: Any) -> Request:
-    return Request(prompt, SamplingParams(max_tokens=max_tokens, ignore_eos=True, **params), request_id=request_id)
 
 
 def test_results_come_in_the_order_of_the_requests(phase: Phase) -> None:

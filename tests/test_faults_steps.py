@@ -12,7 +12,7 @@ import pytest
 from shared.errors import EngineError, QueueFull
 from shared.output import StepOutput
 from shared.registry import PHASES, Phase
-from shared.request import Request, SamplingParams
+from shared.request import Request
 from tests.helpers import (
     PA,
     PB,
@@ -20,6 +20,7 @@ from tests.helpers import (
     T0_OUTPUTS,
     assert_alive,
     assert_clean,
+    named,
     open_engine,
     phase_ids,
     step_phases,
@@ -38,10 +39,6 @@ class Broken(Exception):
 
 def broken(*_: Any) -> Any:
     raise Broken
-
-
-def named(request_id: str, prompt: list[int], max_tokens: int, **params: Any) -> Request:
-    return Request(prompt, SamplingParams(max_tokens=max_tokens, ignore_eos=True, **params), request_id=request_id)
 
 
 class Clients:

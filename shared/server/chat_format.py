@@ -15,7 +15,6 @@ class ChatFormat:
         self._envelope = Envelope(body, model_name, "chat.completion", "chat.completion.chunk")
         self._texts = texts
         self._has_logprobs = bool(body.logprobs)
-        self._has_token_ids = bool(body.return_token_ids)
 
     @property
     def reads_tokens(self) -> bool:
@@ -28,7 +27,7 @@ class ChatFormat:
         delta = {"role": "assistant"} if choice.is_first(output) else {}
         if output.text or delta:
             delta["content"] = output.text
-        shown = {"delta": delta} | self._token_ids(choice, output.token_ids, is_first=choice.is_first(output))
+        shown = {"delta": delta} | self._envelope.token_ids(choice, output.token_ids, is_first=choice.is_first(output))
         return self._envelope.chunk(answer, self._choice(choice, shown, output.logprobs or []))
 
     def last_pieces(self, answer: Answer) -> list[dict[str, Any]]:
@@ -36,14 +35,8 @@ class ChatFormat:
 
     def _whole_choice(self, choice: Choice) -> dict[str, Any]:
         message = {"role": "assistant", "content": choice.text}
-        shown = {"message": message} | self._token_ids(choice, choice.token_ids, is_first=True)
+        shown = {"message": message} | self._envelope.token_ids(choice, choice.token_ids, is_first=True)
         return self._choice(choice, shown, choice.logprobs)
-
-    def _token_ids(self, choice: Choice, token_ids: list[int], *, is_first: bool) -> dict[str, Any]:
-        """Where they are asked for; the prompt's once per choice."""
-        if not self._has_token_ids:
-            return {}
-        return {"token_ids": token_ids} | ({"prompt_token_ids": choice.prompt.token_ids} if is_first else {})
 
     def _choice(self, choice: Choice, shown: dict[str, Any], logprobs: list[TokenLogprobs]) -> dict[str, Any]:
         return {

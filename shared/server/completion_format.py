@@ -19,7 +19,6 @@ class CompletionFormat:
         self._texts = texts
         self._has_echo = bool(body.echo)
         self._has_logprobs = body.logprobs is not None
-        self._has_token_ids = bool(body.return_token_ids)
         self._offsets: dict[int, OutputOffsets] = {}  # by choice
 
     @property
@@ -33,6 +32,7 @@ class CompletionFormat:
         if choice.is_first(output):
             return self._envelope.chunk(answer, self._whole_choice(choice))
         shown = self._choice(choice, output.text, output.token_ids, output.logprobs or [])
+        shown |= self._envelope.token_ids(choice, output.token_ids, is_first=False)
         return self._envelope.chunk(answer, shown)
 
     def last_pieces(self, answer: Answer) -> list[dict[str, Any]]:
@@ -43,9 +43,7 @@ class CompletionFormat:
         echo, echoed_ids = self._echo(choice)
         logprobs: Logprobs = [*choice.prompt_logprobs, *choice.logprobs]
         shown = self._choice(choice, echo + choice.text, [*echoed_ids, *choice.token_ids], logprobs)
-        if self._has_token_ids:
-            shown |= {"token_ids": choice.token_ids, "prompt_token_ids": choice.prompt.token_ids}
-        return shown
+        return shown | self._envelope.token_ids(choice, choice.token_ids, is_first=True)
 
     def _choice(
         self, choice: Choice, text: str, token_ids: list[int], logprobs: Logprobs | list[TokenLogprobs]
@@ -55,8 +53,6 @@ class CompletionFormat:
             shown["logprobs"] = completion_logprobs(
                 self._texts, token_ids, logprobs, self._text_offsets(choice, token_ids)
             )
-        if self._has_token_ids:
-            shown["token_ids"] = token_ids
         return shown | {"finish_reason": choice.finish_reason}
 
     def _text_offsets(self, choice: Choice, token_ids: list[int]) -> list[int]:

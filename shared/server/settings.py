@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from shared.config import check_count, check_real
 from shared.errors import InvalidConfig
 
 COUNTS = ("max_body_bytes", "max_sequences", "default_chat_tokens", "window")
@@ -45,11 +46,10 @@ class ServerSettings:
 
     def __post_init__(self) -> None:
         self._check_hosts()
-        for names, kinds, what in ((COUNTS, int, "a whole number"), (SECONDS, int | float, "a number of seconds")):
-            for name in names:
-                value = getattr(self, name)
-                if isinstance(value, bool) or not isinstance(value, kinds) or not value > 0:
-                    raise InvalidConfig(f"{name}: must be {what} above 0, got {value!r}")
+        for name in COUNTS:
+            check_count(name, getattr(self, name), low=1)
+        for name in SECONDS:
+            check_real(name, getattr(self, name))
         if self.live_page not in (True, False, None):
             raise InvalidConfig(f"live_page: must be true, false or nothing, got {self.live_page!r}")
         if self.api_key is not None:
